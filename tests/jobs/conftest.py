@@ -1,4 +1,4 @@
-"""One Spark session for the whole run: it takes seconds to start."""
+"""One Spark session for the whole run, because its start takes seconds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Tiny data: compiling each plan would take most of the time. The slow tests and the benchmark run compiled plans.
+# Tiny data: compiling each plan would dominate. The slow tests and the benchmark run compiled plans.
 _SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.adaptive.enabled": "false",  # nothing to gain from planning again in the middle: a third of the time
+    "spark.sql.adaptive.enabled": "false",  # re-planning takes a third of the time without any gain
     "spark.default.parallelism": "2",
 }
 

@@ -1,7 +1,7 @@
-"""Damage done to a store on purpose, one kind per function, each to one partition, each with the name it is found by.
+"""Deliberate damage to a store: one kind per function, each in one partition, each with its expected finding.
 
-``after`` kinds change a file behind the manifest's back, as disks and people do; ``before`` kinds write a file and an
-entry that agree, as a bug of the broker would: only the rows can tell.
+``after`` kinds change a file without the manifest, as disks and people do. ``before`` kinds write a matching file and
+entry, as a bug of the broker would: only the rules between rows detect them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rows = list[Row]
 
 
 def changed(row: Row, **columns: Any) -> Row:
-    """Return the row with other values and a crc that fits them (unless crc is given)."""
+    """Return the row with other values and a matching crc (unless crc is given)."""
     values = dict(zip(AT, row, strict=True)) | columns
     if "crc" not in columns:
         values["crc"] = make_row(0, 0, values["key"], values["seq"], values["value"])[AT["crc"]]
@@ -31,7 +31,7 @@ def changed(row: Row, **columns: Any) -> Row:
 
 
 def write_run(directory: Path, entry: FileEntry, rows: Rows) -> FileEntry:
-    """Write the rows in place of a file and return the entry that describes them."""
+    """Write the rows in place of a file and return its manifest entry."""
     (directory / entry.path).unlink(missing_ok=True)
     with RunWriter(
         directory / entry.path, entry.partition, generation=entry.generation, node=entry.node, full=entry.full,
@@ -51,7 +51,7 @@ def find(rows: Rows, kind: RowKind, **columns: Any) -> int:
 
 
 def unfinished(rows: Rows, state: EntryState) -> list[int]:
-    """Return positions of queue entries in a state that the session row does not call finished, of one session."""
+    """Return positions of one session's unfinished queue entries in a state."""
     sessions = {r[AT["session_id"]]: r for r in rows if r[AT["kind"]] == RowKind.SESSION and not r[AT["tombstone"]]}
     by_session: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
@@ -214,7 +214,7 @@ def tombstone_kept(_directory: Path, manifest: Manifest, partition: int) -> None
 
 
 def version_rewritten(directory: Path, manifest: Manifest, partition: int) -> None:
-    """A generation holds another content for a version that an older one has."""
+    """Give a generation different content for a version of an older one."""
     entry = manifest.files_of(partition)[0]
     row = next(iter_rows(directory / entry.path))
     other = FileEntry(path=entry.path.replace("g000001", "g000008"), partition=partition, generation=8, node=entry.node,
@@ -243,7 +243,7 @@ KINDS = [*AFTER, *BEFORE, *LISTED]
 
 
 def damage_all(directory: Path, seed: int, first: int = 0) -> dict[int, tuple[str, str]]:
-    """Do every kind of damage, kind n to partition first + n; return partition -> (kind, expected finding)."""
+    """Apply every kind of damage, kind n to partition first + n; return partition -> (kind, expected finding)."""
     rng = random.Random(seed)
     done: dict[int, tuple[str, str]] = {}
     draft = next_manifest(read_manifest(directory))

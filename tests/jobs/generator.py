@@ -1,7 +1,7 @@
-"""A seeded storage node in miniature: sessions, queues, QoS 2 state, retained messages, exported in generations.
+"""A small seeded model of a storage node: sessions, queues, QoS 2 state, retained messages, exported in generations.
 
-It keeps the rules that the audit checks, so what it exports has no finding, and it leaves behind what a compaction is
-there to remove: superseded versions, tombstones, expired rows, entries finished by the session row alone.
+It keeps the audit's rules, so its exports have no finding. It leaves work for a compaction: superseded versions,
+tombstones, expired rows, and entries that only the session row marks as finished.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Session:
     acked_up_to: int = 0
     finished: set[int] = field(default_factory=set)
     entries: dict[int, Entry] = field(default_factory=dict)
-    undeleted: set[int] = field(default_factory=set)  # finished, and their rows are still there
+    undeleted: set[int] = field(default_factory=set)  # finished, with rows that still exist
     inbound: dict[int, str] = field(default_factory=dict)
     will: bool = False
     expiry_ms: int = 0
@@ -79,7 +79,7 @@ class PartitionModel:
         self.bodies: dict[bytes, int] = {}
         self.clients = clients
         self.partitions = partitions
-        self.next_number = partition + 1  # session numbers are unique in the cluster and never used again
+        self.next_number = partition + 1  # session numbers are unique in the cluster and never reused
         for client_id in clients:
             self._open(client_id)
 
@@ -130,7 +130,7 @@ class PartitionModel:
         return NOW_MS - 3_600_000 + 10 * self.op_index
 
     def enqueue(self, s: Session) -> None:
-        """A message for the session; large ones keep their body apart."""
+        """Queue a message for the session; large ones have a separate body."""
         qos = 1 + self.op_index % 2
         counter = self.partition + 1, self.op_index
         origin = origin_text(0, *counter) + origin_mark(0, "e1")
@@ -154,16 +154,16 @@ class PartitionModel:
         self.edge_ledger.acks(now, "e1", b"[%s]," % ",".join(map(str, row)).encode(), 1)
 
     def _event(self, event: str, **fields: Any) -> None:
-        """The node's ledger gets a record."""
+        """Add a record to the node's ledger."""
         self.node_ledger.record(LedgerRecord(event, self._now(), p=self.partition, **fields))
 
     def _in_ledger(self, **rows: Any) -> None:
-        """The node's ledger gets an operation."""
+        """Add an operation to the node's ledger."""
         self.node_ledger.operation(LedgerOperation(self.partition, self.op_index, 0, **rows))
         self.node_ledger.flush(self._now())
 
     def send(self, s: Session) -> None:
-        """The oldest waiting entry enters the window."""
+        """Send the oldest waiting entry."""
         for entry in s.entries.values():
             if entry.packet_identifier is None:
                 entry.packet_identifier = s.next_packet_identifier
@@ -181,7 +181,7 @@ class PartitionModel:
         )  # fmt: skip
 
     def acknowledge(self, s: Session) -> None:
-        """Some sent entry, not always the oldest, is finished."""
+        """Finish a sent entry, not always the oldest."""
         sent = [e for e in s.entries.values() if e.packet_identifier is not None]
         if not sent:
             return
@@ -192,7 +192,9 @@ class PartitionModel:
             return
         self._finish(s, entry)
         self._put_session(s)
-        if self.random.random() < 0.9:  # the rest was recorded by a replica whose disk is lost: the session row says it
+        if (
+            self.random.random() < 0.9
+        ):  # the others were recorded by a replica with a lost disk: only the session row has them
             self._in_ledger(d=[(s.number, entry.seq, entry.seq)])
 
     def _finish(self, s: Session, entry: Entry, gone: bool = False) -> None:
@@ -205,7 +207,7 @@ class PartitionModel:
         if entry.packet_identifier is not None:
             typed["packet_identifier"] = entry.packet_identifier
             self._delete(RowKind.INFLIGHT_OUT, self._key(RowKind.INFLIGHT_OUT, s.number, entry.seq), **typed)
-        if gone or self.random.random() < 0.6:  # else only the session row says so
+        if gone or self.random.random() < 0.6:  # otherwise only the session row marks it
             self._delete(RowKind.QUEUED, self._key(RowKind.QUEUED, s.number, entry.seq), **typed)
         else:
             s.undeleted.add(entry.seq)
@@ -213,7 +215,7 @@ class PartitionModel:
             self._delete(RowKind.BODY, self._key(RowKind.BODY) + entry.body_id, body_id=entry.body_id)
 
     def inbound(self, s: Session) -> None:
-        """An inbound QoS 2 PUBLISH is recorded, or released by its PUBREL."""
+        """Record an inbound QoS 2 PUBLISH, or release it by its PUBREL."""
         if s.inbound and self.random.random() < 0.6:
             packet_identifier = next(iter(s.inbound))
             del s.inbound[packet_identifier]
@@ -231,7 +233,7 @@ class PartitionModel:
             )  # fmt: skip
 
     def retain(self) -> None:
-        """A retained message is set or cleared."""
+        """Set or clear a retained message."""
         topic = self.random.randrange(200)
         key = self._key(RowKind.RETAINED, topic)
         if self.random.random() < 0.2 and topic in self.retained:
@@ -243,7 +245,7 @@ class PartitionModel:
             self._put(RowKind.RETAINED, key, self._value(), origin=f"e1/1/{self.op_index}", expiry_ms=expiry_ms)
 
     def end(self, s: Session) -> None:
-        """Clean start: the session and everything it has go; the client comes back with a new number."""
+        """Clean start: remove the session with all its rows; the client returns with a new number."""
         for entry in list(s.entries.values()):
             self._finish(s, entry, gone=True)
         for seq in sorted(s.undeleted):
@@ -263,7 +265,7 @@ class PartitionModel:
         self._open(s.client_id)
 
     def detach(self, s: Session) -> None:
-        """The connection ends: the session's expiry runs; some have expired at NOW_MS, some of these have a will."""
+        """End the connection: the session's expiry starts; some have expired at NOW_MS, some of these have a will."""
         s.expiry_ms = NOW_MS + self.random.choice([-60_000, 60_000, 3_600_000])
         if self.random.random() < 0.3:
             s.will = True
@@ -322,7 +324,7 @@ def clients_of(partitions: int, per_partition: int) -> list[list[str]]:
 
 @dataclass(slots=True)
 class Store:
-    """A generated store: its directory and what the broker would still know."""
+    """A generated store: its directory and the broker's state."""
 
     directory: Path
     models: list[PartitionModel]
@@ -341,7 +343,7 @@ def generate(
     node: str = "s1",
     ledgers: Path | None = None,
 ) -> Store:
-    """Export a store: one manifest per generation, as the broker does it; with ledgers of an edge and a node."""
+    """Export a store with one manifest per generation, as the broker does, and with ledgers of an edge and a node."""
     directory.mkdir(parents=True, exist_ok=True)
     sinks = (LedgerSink(), LedgerSink())
     if ledgers is not None:
@@ -365,7 +367,7 @@ def generate(
 def add_generation(
     directory: Path, models: list[PartitionModel], generation: int, *, node: str = "s1", partitions: int = 4
 ) -> Manifest:
-    """Export what changed into the directory's next manifest."""
+    """Export the changes into the directory's next manifest."""
     try:
         draft = next_manifest(read_manifest(directory))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The compaction in plain Python: a heap merge and the rules of removal, to compare Spark's result with."""
+"""The compaction in plain Python: a heap merge and the rules of removal, as reference for Spark's result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _AT = COLUMN_INDEX
 
 
 def newest(directory: Path, files: list[FileEntry]) -> Iterator[Row]:
-    """Newest version of each key, tombstones included."""
+    """Yield the newest version of each key, including tombstones."""
     return merge_rows([iter_rows(directory / f.path) for f in files])
 
 
 def compacted(directory: Path, manifest: Manifest, partition: int, now_ms: int) -> list[Row]:
-    """What a complete compaction of the partition leaves."""
+    """Return the rows after a complete compaction of the partition."""
     rows = list(newest(directory, manifest.files_of(partition)))
     sessions = _sessions(rows, now_ms)
     return [row for row in rows if _stays(row, sessions, now_ms)]

@@ -1,4 +1,4 @@
-"""The audit: a clean store has no finding, every kind of damage is found and named, the ledgers add up."""
+"""The audit: a clean store has no finding, every kind of damage is found, and ledgers are accounted for."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _gone(ledger: FileLedger, event: str, partition: int, session: int, session_
     ledger.record(LedgerRecord(event, NOW_MS, p=partition, s=session, n=session_seq))
 
 
-def test_a_clean_store_has_no_finding_and_all_debts_are_met(
+def test_clean_store_has_no_finding_and_all_debts_are_met(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before and after compaction: no finding, nothing lost, the columns add up, and the command line says so."""
+    """Before and after compaction: no finding, no lost message, consistent columns, and exit code 0."""
     store = generate(tmp_path / "in", 1, ledgers=tmp_path / "ledgers")
     words = ["--input", str(tmp_path / "in"), "--ledger", str(tmp_path / "ledgers")]
     assert audit.main([*words, "--output", str(tmp_path / "clean")]) == JobExitCode.CLEAN
@@ -67,9 +67,9 @@ def test_a_clean_store_has_no_finding_and_all_debts_are_met(
 
 
 def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: Path) -> None:
-    """Each kind hits a partition of its own; its finding is there, and partitions left alone have none.
+    """Each kind affects one partition, which has its finding; other partitions have none.
 
-    The findings are read where the command line left them: as Parquet, in a summary, on a page that needs nothing else.
+    The findings are read from the command's output: Parquet, a summary, and a self-contained page.
     """
     report, tmp_path = tmp_path / "report", tmp_path / "in"
     done = damaged_store(tmp_path, 3)
@@ -87,14 +87,14 @@ def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: 
     assert "<svg" in page and "missing_file" in page and "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_a_wrong_command_line(tmp_path: Path) -> None:
-    """Usage and what could not run have exit codes of their own."""
+def test_invalid_command_line_has_own_exit_codes(tmp_path: Path) -> None:
+    """For wrong usage, and for a job that could not run."""
     assert audit.main([]) == JobExitCode.USAGE
     assert audit.main(["--input", str(tmp_path / "none")]) == JobExitCode.COULD_NOT_RUN
 
 
-def test_replicas_that_differ_and_that_lag(spark: SparkSession, tmp_path: Path) -> None:
-    """Equal op_index: every key alike; a replica that is behind is named and not compared."""
+def test_differing_and_lagging_replicas_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """At equal op_index every key must be equal; a lagging replica is named and not compared."""
     generate(tmp_path / "a", 4, generations=2, operations=150, partitions=3)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     draft = next_manifest(read_manifest(tmp_path / "b"))
@@ -110,11 +110,11 @@ def test_replicas_that_differ_and_that_lag(spark: SparkSession, tmp_path: Path) 
     differing = [f for f in result.findings if f.finding == "replica_differs"]
     assert [(f.partition, f.key) for f in differing] == [(0, lost[COLUMN_INDEX["key"]].hex())]
     assert [f.partition for f in result.findings if f.finding == "replica_behind"] == [1]
-    assert {f.partition for f in result.findings} == {0, 1}  # the copies of the third are alike
+    assert {f.partition for f in result.findings} == {0, 1}  # the copies of the third are equal
 
 
 def _copies(folder: Path, source: Path, partitions: int) -> tuple[Manifest, list[list[Row]]]:
-    """Return an empty manifest of several nodes' copies, and the rows of each partition of a generated store."""
+    """Return an empty manifest for several nodes' copies, and the rows of each partition of a generated store."""
     store = generate(source, 8, generations=1, operations=60, partitions=partitions)
     (folder / "runs").mkdir(parents=True)
     draft = Manifest(manifest_no=1, created_ms=NOW_MS, ring=store.manifest.ring)
@@ -123,7 +123,7 @@ def _copies(folder: Path, source: Path, partitions: int) -> tuple[Manifest, list
 
 
 def _add_copy(folder: Path, draft: Manifest, node: str, rows: list[Row], op_index: int, *, full: bool = True) -> None:
-    """Export one copy: a full export gives each row the op_index of the export."""
+    """Export one copy: a full export gives each row its own op_index."""
     number = rows[0][COLUMN_INDEX["partition"]]
     entry = FileEntry(path=f"runs/{node}-{number}.parquet", partition=number, generation=1, node=node, full=True)
     stamped = [changed(row, seq=op_index) for row in rows] if full else rows
@@ -132,8 +132,8 @@ def _add_copy(folder: Path, draft: Manifest, node: str, rows: list[Row], op_inde
     draft.replica_op_index.setdefault(node, {})[str(number)] = op_index
 
 
-def test_copies_at_other_op_indexes_are_behind_and_do_not_differ(spark: SparkSession, tmp_path: Path) -> None:
-    """Three nodes export each partition at an op_index of their own, drawn at random."""
+def test_copies_at_lower_op_index_lag_and_do_not_differ(spark: SparkSession, tmp_path: Path) -> None:
+    """Three nodes export each partition at random op_indexes."""
     draft, stores = _copies(tmp_path / "all", tmp_path / "one", 8)
     draw, behind = Random(7), set()
     for number, rows in enumerate(stores):
@@ -142,7 +142,7 @@ def test_copies_at_other_op_indexes_are_behind_and_do_not_differ(spark: SparkSes
             copy = list(rows)
             if lag > min(lags):
                 behind.add((f"storage-{node}", number))
-                copy.pop(find(copy, RowKind.RETAINED, expiry_ms=0))  # an operation that this copy does not have yet
+                copy.pop(find(copy, RowKind.RETAINED, expiry_ms=0))  # an operation that this copy lacks
             _add_copy(tmp_path / "all", draft, f"storage-{node}", copy, 10_000 - lag)
     publish_manifest(tmp_path / "all", draft)
     result = run_audit([str(tmp_path / "all")], spark=spark)
@@ -152,8 +152,8 @@ def test_copies_at_other_op_indexes_are_behind_and_do_not_differ(spark: SparkSes
         run_compact(str(tmp_path / "all"), str(tmp_path / "out"), NOW_MS, spark=spark)
 
 
-def test_a_value_that_differs_at_one_op_index_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    """A full export and an increment give the same row another seq: only the value counts."""
+def test_value_that_differs_at_one_op_index_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A full export and an increment give the same row different seqs: only the value counts."""
     draft, (rows,) = _copies(tmp_path / "all", tmp_path / "one", 1)
     _add_copy(tmp_path / "all", draft, "a", rows, 10_000)
     other = find(rows, RowKind.RETAINED, expiry_ms=0)
@@ -165,8 +165,8 @@ def test_a_value_that_differs_at_one_op_index_is_found(spark: SparkSession, tmp_
     assert [(f.finding, f.key) for f in result.findings] == [("replica_differs", key.hex())]
 
 
-def test_the_proof_reads_each_partition_of_the_newest_copy(spark: SparkSession, tmp_path: Path) -> None:
-    """No node has all partitions: the first one alone would make messages of the others LOST."""
+def test_proof_reads_each_partition_of_the_newest_copy(spark: SparkSession, tmp_path: Path) -> None:
+    """No node has all partitions: with the first one alone, messages of the others would be LOST."""
     store = generate(tmp_path / "one", 6, generations=1, operations=120, partitions=2, ledgers=tmp_path / "ledgers")
     draft = Manifest(manifest_no=1, created_ms=NOW_MS, ring=store.manifest.ring, op_index=dict(store.manifest.op_index))
     for number in range(2):
@@ -182,16 +182,16 @@ def test_the_proof_reads_each_partition_of_the_newest_copy(spark: SparkSession, 
     assert result.proof is not None and result.proof.lost == 0 and result.findings == []
 
 
-def test_a_damaged_manifest_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    """The audit says so and looks at the newest readable one."""
+def test_damaged_manifest_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """The audit reports it and reads the newest readable one."""
     generate(tmp_path, 5, generations=2, operations=50, partitions=2)
     path = tmp_path / manifest_name(2)
     path.write_bytes(path.read_bytes().replace(b'"rows":', b'"rowz":', 1))
     assert "manifest_damaged" in run_audit([str(tmp_path)], spark=spark).names()
 
 
-def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    """A message never queued, one queued and gone, one met twice, broken and stopped ledgers: each named."""
+def test_inconsistent_ledgers_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A message never queued, one queued and lost, one met twice, broken and stopped ledgers: each is named."""
     store = generate(tmp_path / "in", 6, generations=1, operations=120, partitions=2, ledgers=tmp_path / "l")
     session = store.models[0].sessions[0].number
     op_index = store.models[0].op_index
@@ -205,7 +205,7 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     _queued(node, "x/newer-than-the-export", 1, op_index + 9, [(session, 88_888)])
     _acked(edge, "x/twice", 2, "t", [0])
     _queued(node, "x/twice", 2, op_index, [(session, 1_000)])
-    _queued(node, "x/twice", 2, op_index - 1, [(session, 1_001)])  # copies of one operation are of several filters
+    _queued(node, "x/twice", 2, op_index - 1, [(session, 1_001)])  # copies of one operation belong to several filters
     _gone(node, "delivered", 0, session, 1_000)
     _gone(node, "delivered", 0, session, 1_001)
     _acked(edge, "x/delivered-twice", 2, "t", [0])
@@ -216,7 +216,10 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     node.record(LedgerRecord("dropped", NOW_MS, "x/dropped", p=0, s=session, r="queue full"))
     both = [("x/shared", 2_000), (picked_origin("x/shared", "g/t"), 2_001)]
     _acked(edge, "x/shared", 2, "t", [0])
-    for origin, entry in both:  # a session with the topic and a group of it gets two messages, none of them twice
+    for (
+        origin,
+        entry,
+    ) in both:  # a session with the topic and one of its groups gets two messages, neither of them twice
         _queued(node, origin, 2, op_index, [(session, entry)])
         _gone(node, "delivered", 0, session, entry)
     picked = picked_origin("x/shared-and-gone", "g/t")
@@ -246,8 +249,8 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     assert row["ACKED"] == sum(row[name] for name in ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST"))
 
 
-def test_rows_are_read_as_the_records_they_stand_for(spark: SparkSession, tmp_path: Path) -> None:
-    """Many stand in a line; a torn line is damage, and what a later epoch does not know of does not count."""
+def test_batched_ledger_rows_are_read_as_records(spark: SparkSession, tmp_path: Path) -> None:
+    """A line has many; a torn line is damage, and operations unknown to a later epoch do not count."""
     edge, node = _ledger(tmp_path, "e1", "edge"), _ledger(tmp_path, "s1", "storage")
     huge = (1 << 64) - 1
     edge.acks(5, 'e"1', b"[0,10,255,1,3,99,4,7],[1,%d,2,2,4,98]," % huge, 2)

@@ -1,4 +1,4 @@
-"""The archive for spark-submit holds every module that a job imports."""
+"""The archive for spark-submit contains every module that a job imports."""
 
 import ast
 import subprocess
@@ -25,8 +25,8 @@ if not page_unavailable_reason():
 """
 
 
-def test_every_import_of_the_archive_is_in_it(tmp_path: Path) -> None:
-    """A Spark driver has msgspec, pyspark and this archive, and no installed broker."""
+def test_archive_contains_all_imports_of_its_modules(tmp_path: Path) -> None:
+    """A Spark driver has msgspec, pyspark and this archive, but no installed broker."""
     bundle(tmp_path / "jobs.zip")
     with zipfile.ZipFile(tmp_path / "jobs.zip") as archive:
         names = set(archive.namelist())
@@ -42,8 +42,8 @@ def test_every_import_of_the_archive_is_in_it(tmp_path: Path) -> None:
     assert not missing, "\n".join(sorted(missing))
 
 
-def test_the_jobs_are_imported_from_the_archive_alone(tmp_path: Path) -> None:
-    """No folder of sources is on the path of a driver."""
+def test_jobs_are_imported_from_the_archive_alone(tmp_path: Path) -> None:
+    """A driver has no source folder on its path."""
     archive = tmp_path / "jobs.zip"
     bundle(archive)
     program = LOOK.format(root=str(ROOT), packages=sysconfig.get_path("purelib"), archive=str(archive))

@@ -1,4 +1,4 @@
-"""Compaction: what stays, what goes, and that a store is never anything but the old or the new state."""
+"""Compaction: kept and removed rows, and a store that is always in the old or the new state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _rows(directory: Path, partition: int) -> list[tuple[Any, ...]]:
 
 
 def _rewrite(directory: Path, entry: FileEntry, change: Any) -> None:
-    """Write a file anew with changed rows and a manifest entry that agrees: damage done before the export."""
+    """Rewrite a file with changed rows and a matching manifest entry: damage before the export."""
     rows = change(list(iter_rows(directory / entry.path)))
     (directory / entry.path).unlink()
     with RunWriter(
@@ -45,8 +45,8 @@ def _rewrite(directory: Path, entry: FileEntry, change: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_equals_a_heap_merge_row_for_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Every partition's run has the reference's rows in the reference's order, in every column."""
+def test_result_equals_a_heap_merge_row_for_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Every partition's run has the reference's rows in its order, in every column."""
     store = generate(tmp_path / "in", seed)
     result = run_compact(str(tmp_path / "in"), str(tmp_path / "out"), NOW_MS, spark=spark)
     assert result.exit_code == JobExitCode.CLEAN
@@ -61,7 +61,7 @@ def test_equals_a_heap_merge_row_for_row(spark: SparkSession, tmp_path: Path, se
 
 
 def test_duckdb_finds_the_same_versions(spark: SparkSession, tmp_path: Path) -> None:
-    """The newest live version of each key, by SQL of another engine, when nothing else is removed."""
+    """The newest live version of each key, by SQL of another engine, without other removals."""
     duckdb = pytest.importorskip("duckdb", reason="duckdb is missing: make setup-dev")
     generate(tmp_path, 3)
     before = read_manifest(tmp_path)
@@ -78,8 +78,8 @@ def test_duckdb_finds_the_same_versions(spark: SparkSession, tmp_path: Path) -> 
     assert found == expected
 
 
-def test_incremental_touches_only_what_needs_it(spark: SparkSession, tmp_path: Path) -> None:
-    """A compacted partition is carried unchanged until it has generations or garbage enough again."""
+def test_incremental_run_skips_compacted_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """A compacted partition is carried unchanged until it has enough generations or garbage again."""
     store = generate(tmp_path, 4)
     run_compact(str(tmp_path), str(tmp_path), NOW_MS, spark=spark)
     first = read_manifest(tmp_path)
@@ -98,8 +98,8 @@ def test_incremental_touches_only_what_needs_it(spark: SparkSession, tmp_path: P
     assert (nothing.manifest_no, read_manifest(tmp_path).manifest_no) == (0, after.manifest_no)
 
 
-def test_a_partial_merge_keeps_tombstones(spark: SparkSession, tmp_path: Path) -> None:
-    """While an older generation is not an input, a dropped tombstone would bring its key back."""
+def test_partial_merge_keeps_tombstones(spark: SparkSession, tmp_path: Path) -> None:
+    """While an older generation is not an input, a dropped tombstone would restore its key."""
     store = generate(tmp_path, 5, partitions=2)
     before = read_manifest(tmp_path)
     live = {p: [r for r in newest(tmp_path, before.files_of(p)) if not r[COLUMN_INDEX["tombstone"]]] for p in (0, 1)}
@@ -115,10 +115,10 @@ def test_a_partial_merge_keeps_tombstones(spark: SparkSession, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("newest_is_bad", [True, False])
-def test_a_bad_row_is_quarantined_and_holds_its_partition(
+def test_bad_row_is_quarantined_and_holds_its_partition(
     spark: SparkSession, tmp_path: Path, newest_is_bad: bool
 ) -> None:
-    """A row with a bad CRC is copied aside and reported; its partition stays as it was, the others are merged."""
+    """A row with a bad CRC is copied and reported; its partition stays unchanged, the others are merged."""
     generate(tmp_path, 6)
     entry = read_manifest(tmp_path).files_of(2)[3 if newest_is_bad else 1]
     at = COLUMN_INDEX["crc"]
@@ -139,8 +139,8 @@ def test_a_bad_row_is_quarantined_and_holds_its_partition(
     assert [(bytes(row["key"]).hex(), row["path"]) for row in aside] == [(result.findings[0].key, entry.path)]
 
 
-def test_a_changed_or_missing_input_holds_its_partition(spark: SparkSession, tmp_path: Path) -> None:
-    """An input that is not the listed file is never merged, whatever it holds."""
+def test_changed_or_missing_input_holds_its_partition(spark: SparkSession, tmp_path: Path) -> None:
+    """An input that differs from the listed file is never merged."""
     generate(tmp_path / "in", 7)
     files = read_manifest(tmp_path / "in")
     (tmp_path / "in" / files.files_of(0)[1].path).unlink()
@@ -151,8 +151,8 @@ def test_a_changed_or_missing_input_holds_its_partition(spark: SparkSession, tmp
     assert [len(read_manifest(tmp_path / "out").files_of(p)) for p in range(4)] == [4, 4, 1, 1]
 
 
-def test_the_second_of_two_jobs_loses_cleanly(spark: SparkSession, tmp_path: Path) -> None:
-    """Both read the same parent; the later publisher fails and leaves nothing behind, the first one's state stands."""
+def test_second_of_two_jobs_fails_without_effect(spark: SparkSession, tmp_path: Path) -> None:
+    """Both read the same parent; the later publisher fails and deletes its files, the first one's state stays."""
     generate(tmp_path, 8)
 
     def other_job_first(name: str) -> None:
@@ -167,11 +167,11 @@ def test_the_second_of_two_jobs_loses_cleanly(spark: SparkSession, tmp_path: Pat
 
 
 class _Killed(BaseException):
-    """The process dies here: no handler may run clean-up that a kill would not."""
+    """Simulated kill: no handler may run clean-up code."""
 
 
-def test_a_crash_leaves_the_old_or_the_new_state(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever step was the last, the newest manifest is whole, and the next job goes on from it."""
+def test_crash_leaves_the_old_or_the_new_state(spark: SparkSession, tmp_path: Path) -> None:
+    """After any last step, the newest manifest is complete, and the next job continues from it."""
     generate(tmp_path, 9, partitions=2, generations=2, operations=60)
     before = read_manifest(tmp_path)
     for point in ("inputs-checked", "written", "verified", "synced", "published"):
@@ -188,8 +188,8 @@ def test_a_crash_leaves_the_old_or_the_new_state(spark: SparkSession, tmp_path: 
     assert verify_manifest(tmp_path) == []
 
 
-def test_output_that_differs_is_not_published(spark: SparkSession, tmp_path: Path) -> None:
-    """The written runs are read again; one changed row and nothing is published."""
+def test_differing_output_is_not_published(spark: SparkSession, tmp_path: Path) -> None:
+    """The written runs are read again; one changed row prevents publication."""
     generate(tmp_path, 10, partitions=2, generations=2, operations=60)
 
     def damage(name: str) -> None:
@@ -204,8 +204,8 @@ def test_output_that_differs_is_not_published(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("spark")
-def test_command_line(tmp_path: Path) -> None:
-    """Exit codes: 0 clean, 2 wrong usage, 4 when it could not run, with one line that says why."""
+def test_command_line_exit_codes(tmp_path: Path) -> None:
+    """0 clean, 2 wrong usage, 4 could not run, with one line that states the reason."""
     generate(tmp_path, 11, partitions=2, generations=2, operations=60)
     words = ["--input", str(tmp_path), "--output", str(tmp_path), "--now", str(NOW_MS), "--all"]
     assert compact.main(words) == JobExitCode.CLEAN

@@ -1,4 +1,4 @@
-"""Both engines of the jobs: the same rows, manifests, findings, proof and report of the same input."""
+"""Both engines of the jobs: the same rows, manifests, findings, proof and report for the same input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _rows(folder: Path) -> dict[int, list[tuple[Any, ...]]]:
 
 
 def _listed(result: AuditResult) -> list[AuditFinding]:
-    """Return the findings of rules that are listed in full: of more, Spark lists any hundred."""
+    """Return the findings of rules that are listed in full: beyond the limit, Spark lists an arbitrary hundred."""
     return [finding for finding in result.findings if result.counts[finding.finding] <= EXAMPLES_MAX]
 
 
@@ -56,8 +56,8 @@ def _tables(result: AuditResult) -> dict[str, set[tuple[tuple[str, Any], ...]]]:
 
 
 @pytest.mark.parametrize("seed", [11, 12])
-def test_compaction_and_audit_of_a_sound_store_are_equal(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """With sessions that end, expired entries, shared groups, and ledgers."""
+def test_engines_agree_on_a_sound_store(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """With ended sessions, expired entries, shared groups, and ledgers."""
     generate(tmp_path / "in", seed, generations=3, operations=150, partitions=3, ledgers=tmp_path / "ledgers")
     results = {}
     for engine in (JobEngine.LOCAL, JobEngine.SPARK):
@@ -75,10 +75,8 @@ def test_compaction_and_audit_of_a_sound_store_are_equal(spark: SparkSession, tm
 
 
 @pytest.mark.parametrize("seed", [11, 14])
-def test_proof_after_compactions_calls_what_they_removed_expired_and_what_is_lost_lost(
-    tmp_path: Path, seed: int
-) -> None:
-    """Also after a second compaction, which finds nothing of it; entries that vanish before are no expired ones."""
+def test_proof_distinguishes_compacted_expired_entries_from_lost_ones(tmp_path: Path, seed: int) -> None:
+    """Also after a second compaction without such entries; entries that vanish before are not expired."""
     generate(tmp_path / "in", seed, generations=3, operations=150, partitions=3, ledgers=tmp_path / "ledgers")
     _compacted(tmp_path / "in", tmp_path / "once", JobEngine.LOCAL, None)
     _compacted(tmp_path / "once", tmp_path / "twice", JobEngine.LOCAL, None)
@@ -91,8 +89,7 @@ def test_proof_after_compactions_calls_what_they_removed_expired_and_what_is_los
     assert (once.acked, once.lost, before.lost) == (before.acked, 0, 0) and once.expired > before.expired
 
 
-def test_merge_ranges_joins_neighbours_and_has_finds_the_edges() -> None:
-    """Sessions are apart."""
+def test_merge_ranges_joins_neighbours_of_one_session() -> None:
     ranges = merge_ranges([(2, 5, 5), (1, 3, 4), (1, 5, 9), (1, 11, 11), (2, 0, 9)])
     assert ranges == [(1, 3, 9), (1, 11, 11), (2, 0, 9)]
     removed = RemovedEntries({7: ranges})
@@ -100,8 +97,8 @@ def test_merge_ranges_joins_neighbours_and_has_finds_the_edges() -> None:
     assert not removed.has(8, 1, 3)
 
 
-def test_findings_and_held_partitions_of_damaged_stores_are_equal(spark: SparkSession, tmp_path: Path) -> None:
-    """Of files whose bytes changed each engine reads what it can: their details may differ, their names do not."""
+def test_engines_agree_on_damaged_stores(spark: SparkSession, tmp_path: Path) -> None:
+    """Each engine reads the readable part of changed files, so details may differ, but not the findings' names."""
     damaged_store(tmp_path / "in", 3)
     found = {}
     for engine, session in ((JobEngine.LOCAL, None), (JobEngine.SPARK, spark)):
@@ -114,8 +111,8 @@ def test_findings_and_held_partitions_of_damaged_stores_are_equal(spark: SparkSe
     assert found[JobEngine.LOCAL] == found[JobEngine.SPARK]
 
 
-def test_a_small_store_needs_no_java(tmp_path: Path) -> None:
-    """From the command line: compact, audit with the proof and the report, as with Spark; the choice is printed."""
+def test_small_store_needs_no_java(tmp_path: Path) -> None:
+    """From the command line: compact, audit with proof and report; the choice of engine is printed."""
     generate(tmp_path / "in", 6, generations=2, operations=80, partitions=2, ledgers=tmp_path / "ledgers")
     environment = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}
 
@@ -140,7 +137,7 @@ def test_a_small_store_needs_no_java(tmp_path: Path) -> None:
     assert missing.returncode == JobExitCode.COULD_NOT_RUN and "engine local" in missing.stderr
 
 
-def test_the_engine_follows_the_size_and_the_place_of_the_input(
+def test_engine_is_chosen_by_size_and_place_of_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rows decide, not files; under spark-submit and for other file systems it is Spark."""

@@ -1,4 +1,4 @@
-"""Retention: what no manifest in use names goes, and nothing else."""
+"""Retention: only files that no manifest in use lists are removed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _aged(path: Path, at_ms: int) -> None:
 
 
 def _publish(directory: Path, path: str, at_ms: int) -> None:
-    """Publish a manifest that lists one file only, both written at a time."""
+    """Publish a manifest with one file, both written at a given time."""
     (directory / path).parent.mkdir(parents=True, exist_ok=True)
     (directory / path).write_bytes(b"x" * 10)
     _aged(directory / path, at_ms)
@@ -71,8 +71,8 @@ def _history(directory: Path) -> None:
         (1000, 2, 0, [5, 6]),
     ],
 )
-def test_which_manifests_are_in_use(tmp_path: Path, now_h: int, keep: int, grace_h: int, kept: list[int]) -> None:
-    """The newest ones, and each that a job no older than the grace may have begun from."""
+def test_manifests_in_use(tmp_path: Path, now_h: int, keep: int, grace_h: int, kept: list[int]) -> None:
+    """The newest ones, and each that a job within the grace period may have started from."""
     _history(tmp_path)
     store = LocalFiles(tmp_path)
     removed = plan(store, now_h * HOUR_MS, keep, grace_h * HOUR_MS)
@@ -85,8 +85,8 @@ def test_which_manifests_are_in_use(tmp_path: Path, now_h: int, keep: int, grace
     assert plan(store, now_h * HOUR_MS, keep, grace_h * HOUR_MS).files == {}
 
 
-def test_orphans_go_once_no_job_can_be_theirs(tmp_path: Path) -> None:
-    """Folders in no manifest, stray files beside listed ones; not what changed lately, nor what is not ours."""
+def test_orphaned_files_are_removed_after_the_grace_period(tmp_path: Path) -> None:
+    """Folders in no manifest, and unlisted files beside listed ones; not recent changes, nor other programs' files."""
     _history(tmp_path)
     now_ms = 1000 * HOUR_MS
     for name, hours in (("runs/dead/_temporary/0/part-1", 900), ("runs/busy/part-1", 990), ("runs/r5/stray", 900),
@@ -108,8 +108,8 @@ def test_orphans_go_once_no_job_can_be_theirs(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "report.html").exists() and (tmp_path / "runs" / "r5" / "a").exists()
 
 
-def test_a_damaged_manifest_in_use_ends_it(tmp_path: Path) -> None:
-    """What it lists is not known, so nothing may go; an old damaged one goes."""
+def test_damaged_manifest_in_use_aborts_prune(tmp_path: Path) -> None:
+    """Its files are unknown, so none may be removed; an old damaged manifest is removed."""
     _history(tmp_path)
     (tmp_path / manifest_name(5)).write_bytes(b"{}")
     with pytest.raises(ManifestDamaged):
@@ -119,8 +119,8 @@ def test_a_damaged_manifest_in_use_ends_it(tmp_path: Path) -> None:
     assert len(manifest_numbers(LocalFiles(tmp_path).names())) == 6
 
 
-def test_the_command_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--dry-run says what would go and removes nothing; without it the same goes."""
+def test_prune_command_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--dry-run lists the files without removing them; a run without it removes the same files."""
     _history(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     words = ["prune", "--input", str(tmp_path), "--now", str(1000 * HOUR_MS)]
@@ -136,13 +136,13 @@ def test_the_command_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert main(["--input", str(tmp_path / "none")]) == JobExitCode.COULD_NOT_RUN
 
 
-def test_beside_a_running_compaction(spark: SparkSession, tmp_path: Path) -> None:
-    """Another job publishes meanwhile and prune runs between any two steps: inputs and output are still there."""
+def test_prune_beside_a_running_compaction(spark: SparkSession, tmp_path: Path) -> None:
+    """Another job publishes and prune runs between any two steps: inputs and output still exist."""
     store = generate(tmp_path, 12, partitions=2, generations=4, operations=40)
     only = CompactionPolicy(everything=True, partitions=frozenset({0}))
 
     def meddle(name: str) -> None:
-        if name == "inputs-checked":  # an export in between: the compaction is going to lose, and must lose cleanly
+        if name == "inputs-checked":  # an export in between: the compaction must fail without effect
             store.models[0].work(10)
             add_generation(tmp_path, store.models[:1], 5, partitions=2)
         removed = plan(LocalFiles(tmp_path), tmp_path.stat().st_mtime_ns // 1_000_000 + HOUR_MS, keep=1)
@@ -168,11 +168,8 @@ def test_beside_a_running_compaction(spark: SparkSession, tmp_path: Path) -> Non
     assert len(manifest_numbers(p.name for p in tmp_path.iterdir())) == 1
 
 
-def test_a_manifest_names_no_file_elsewhere(tmp_path: Path) -> None:
-    """A CRC proves no author: a name that leads out of the folder is damage, and nothing is deleted by it.
-
-    NIST: protect.
-    """
+def test_manifest_with_a_path_outside_the_folder_is_damaged(tmp_path: Path) -> None:
+    """A CRC does not prove the author; nothing is deleted by such a path."""
     outside = tmp_path / "precious"
     outside.write_text("keep me")
     store = tmp_path / "store"
@@ -191,8 +188,8 @@ def test_a_manifest_names_no_file_elsewhere(tmp_path: Path) -> None:
     assert outside.read_text() == "keep me"
 
 
-def test_a_link_leads_nowhere(tmp_path: Path) -> None:
-    """A folder of runs that is a link: its files are neither listed nor deleted."""
+def test_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    """Files behind a linked folder of runs are neither listed nor deleted."""
     outside = tmp_path / "precious"
     outside.mkdir()
     (outside / "a").write_text("keep me")

@@ -1,4 +1,4 @@
-"""What the report says of the state before a compaction."""
+"""The report's state before a compaction."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from jobs.report import _parent, partition_table
 from wire.sstable.manifest import FileEntry, Manifest, next_manifest, publish_manifest
 
 
-def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) -> None:
+def test_sizes_before_are_those_of_the_inputs_for_any_output(tmp_path: Path) -> None:
     """In the same directory from the parent; elsewhere, where its number is another manifest's, from the notes."""
     source, target = tmp_path / "in", tmp_path / "out"
     source.mkdir()
@@ -33,8 +33,8 @@ def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) ->
         assert row.get("garbage_before") == garbage
 
 
-def test_a_report_wants_an_output() -> None:
-    """Without one the audit would print, and write nothing."""
+def test_report_requires_an_output() -> None:
+    """Otherwise the audit would only print."""
     done = CliRunner().invoke(app, ["report", "--input", "exported"])
     assert done.exit_code == JobExitCode.USAGE
     assert "stratamq jobs report: --output is required" in done.output

@@ -1,4 +1,4 @@
-"""The audit's page: values are escaped, nothing is loaded from elsewhere, and every plot has a bar per row."""
+"""The audit's page: values are escaped, no external resources, and every plot has a bar per row."""
 
 import importlib.util
 import re
@@ -69,7 +69,7 @@ class Elements(HTMLParser):
 
 
 def test_values_are_escaped_and_nothing_is_loaded() -> None:
-    """A client names its identifier and topics; none of them becomes an element of the page."""
+    """Client identifiers and topics never become elements of the page."""
     made = page(summary(), [finding("error", -1), finding("warning", 4)])
     elements = Elements(made)
     assert not elements.all("script") and not elements.all("link") and not elements.all("img")
@@ -77,8 +77,8 @@ def test_values_are_escaped_and_nothing_is_loaded() -> None:
     assert not re.search(r"https?:|url\(|@import", made)
 
 
-def test_what_the_page_shows() -> None:
-    """Bars by value, notes, numbers in thousands, and a cell left empty where nothing is meant."""
+def test_page_content() -> None:
+    """Bars by value, notes, thousands separators, and empty cells without a value."""
     elements = Elements(page(summary(), [finding("error", -1), finding("warning", 4)]))
     words = " ".join(elements.text.split())
     for expected in (
@@ -102,24 +102,23 @@ def test_what_the_page_shows() -> None:
     assert [cell.get("class") for cell in elements.all("td") if cell.get("class") in ("bad", "warn")] == ["bad", "warn"]
 
 
-def test_a_clean_audit_without_ledgers() -> None:
-    """Sections without content are left out."""
+def test_clean_audit_without_ledgers_omits_empty_sections() -> None:
     clean = summary(exit_code=0, counts={}, proof=None, tables={}, job={"kind": "", "removed": {}, "held": {}})
     elements = Elements(page(clean, []))
     assert "no finding" in elements.text and "nothing is proven" in elements.text
     assert "Findings" not in elements.text and "Longest queues" not in elements.text
 
 
-def test_rows_beyond_the_bound_are_counted() -> None:
-    """The table has all; the page says how many it left out."""
+def test_rows_beyond_the_limit_are_counted() -> None:
+    """The table has all; the page states the number of omitted ones."""
     elements = Elements(page(summary(), [finding("error", 1)] * 503))
     assert len(elements.all("td", "key")) == 500 and "3 more in the table" in elements.text
 
 
-def test_a_missing_library_is_one_line(
+def test_missing_library_is_reported_before_the_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said before the audit, not after minutes of it."""
+    """In one line."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     words = ["--input", str(tmp_path), "--output", str(tmp_path / "out")]
     assert audit.main(words) == JobExitCode.COULD_NOT_RUN

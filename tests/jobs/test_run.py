@@ -1,4 +1,4 @@
-"""The doors of the jobs: the command line, the stand-alone verifier, the FileSystem of Hadoop, spark-submit."""
+"""Entry points of the jobs: the command line, the stand-alone verifier, the FileSystem of Hadoop, spark-submit."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_without_java_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Exit code 4, nothing else printed, and no pyspark imported to find out."""
+def test_missing_java_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Exit code 4, no other output, and no import of pyspark."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     result = CliRunner().invoke(app, ["watch", "--ledger", "a", "--state", "b"])
@@ -40,7 +40,7 @@ def test_without_java_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
     assert re.fullmatch(r"stratamq jobs: .* install .*\n", result.output)
 
 
-def test_the_command_line_hands_its_words_on() -> None:
+def test_command_line_passes_options_on() -> None:
     """Wrong usage is 2, help is 0 and lists the options, with or without Java."""
     help_text = CliRunner().invoke(app, ["audit", "--help"])
     assert help_text.exit_code == 0
@@ -55,8 +55,8 @@ def test_the_command_line_hands_its_words_on() -> None:
     assert wrong.stderr.startswith("Usage: stratamq jobs prune [OPTIONS]\nTry 'stratamq jobs prune -h' for help.\n")
 
 
-def test_the_verifier_stands_alone(tmp_path: Path) -> None:
-    """40 lines with pyarrow only: silent about a good store, precise about a bad one."""
+def test_stand_alone_verifier_reports_damage(tmp_path: Path) -> None:
+    """40 lines with pyarrow only: no findings for a good store, precise ones for a bad one."""
     generate(tmp_path / "in", 1, generations=2, operations=60, partitions=2)
     script = tmp_path / "verify.py"
     text = (ROOT / "jobs" / "verify_manifest.py").read_text()
@@ -76,8 +76,8 @@ def test_the_verifier_stands_alone(tmp_path: Path) -> None:
     assert bad.returncode == 1 and "sha256 differs" in bad.stdout
 
 
-def test_a_small_input_is_not_compiled_for(spark: SparkSession, tmp_path: Path) -> None:
-    """Plans are interpreted up to a bound; above it the session is as it was started; sizes need no session."""
+def test_small_input_disables_code_generation(spark: SparkSession, tmp_path: Path) -> None:
+    """Plans are interpreted up to a bound; above it the session has its initial settings; sizes need no session."""
     name = "spark.sql.shuffle.partitions"
     started_with = spark.sparkContext.getConf().get(name)
     fit_to_size(spark, SMALL_ROWS)
@@ -112,7 +112,7 @@ def test_hadoop_file_system_publishes_once(spark: SparkSession, tmp_path: Path) 
 def test_compaction_through_hadoop_file_system(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A whole job when neither input nor output is a local path."""
+    """A whole job without a local input or output path."""
     generate(tmp_path / "in", 3, generations=2, operations=60, partitions=2)
     monkeypatch.setattr("jobs.compaction.open_directory", lambda session, uri: HadoopFiles(session, uri))
     result = run_compact(
@@ -125,8 +125,8 @@ def test_compaction_through_hadoop_file_system(
 
 
 @pytest.mark.slow
-def test_spark_submit_unchanged(tmp_path: Path) -> None:
-    """Compact and audit by spark-submit on a master with two workers, executors without our packages or Python."""
+def test_spark_submit_with_an_unmodified_cluster(tmp_path: Path) -> None:
+    """Compact and audit on a master with two workers, executors without our packages or Python."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -188,5 +188,5 @@ def _start_standalone(
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 daemons[0].poll()
-                subprocess.run(["sleep", "0.1"], check=True)  # the daemon offers nothing else to wait on
+                subprocess.run(["sleep", "0.1"], check=True)  # the daemon has no other readiness signal
     return url

@@ -1,4 +1,4 @@
-"""Which partitions are merged, and which of their files."""
+"""The partitions and files that a compaction merges."""
 
 from typing import Any
 
@@ -28,12 +28,11 @@ def _file(partition: int, generation: int, rows: int = 100, **more: Any) -> File
     ],
 )
 def test_select(files: list[FileEntry], policy: CompactionPolicy, expected: list[tuple[int, int, bool]]) -> None:
-    """One row per rule: generations, garbage, everything, chosen partitions, a base left alone."""
+    """One row per rule: generations, garbage, everything, chosen partitions, an excluded base."""
     chosen = select(Manifest(manifest_no=1, files=files), policy, now_ms=1)
     assert [(s.partition, len(s.files), s.complete) for s in chosen] == expected
 
 
-def test_policy_is_checked() -> None:
-    """Values that make no sense are refused."""
+def test_invalid_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="garbage"):
         CompactionPolicy(garbage=1.5)

@@ -1,4 +1,4 @@
-"""The watch: what it reports while ledgers grow, and that it agrees with the audit over the same files."""
+"""The watch: its reports while ledgers grow, and agreement with the audit of the same files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _ledger(folder: Path, node: str, tier: str, incarnation: int) -> FileLedger:
 
 
 def _told(state: Path) -> list[tuple[str, str]]:
-    """Return what was reported, in its order: state and origin."""
+    """Return the reported (state, origin) pairs in order."""
     rows: list[dict[str, Any]] = []
     for file in sorted((state / "reports").glob("*.jsonl")):
         rows += map(json.loads, file.read_text().splitlines())
@@ -44,7 +44,7 @@ def _told(state: Path) -> list[tuple[str, str]]:
 
 
 def _debts(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return what the audit makes of all finished files without a store."""
+    """Return the audit's debts for all finished files without a store."""
     files = [str(path) for path in sorted(folder.rglob("*.jsonl*")) if not path.name.endswith(".open")]
     return account(read_ledgers(spark, files), None, literal_frame(spark, [], "p int, exported bigint"))
 
@@ -53,8 +53,8 @@ def _lost(spark: SparkSession, folder: Path) -> set[str]:
     return {row["o"] for row in _debts(spark, folder).where("state = 'LOST'").select("o").collect()}
 
 
-def test_what_nobody_accounts_for_is_told_when_it_is_time(spark: SparkSession, tmp_path: Path) -> None:
-    """Not before; again when a later file has it; and what was refused with a reason, or queued, never."""
+def test_unaccounted_message_is_reported_after_the_delay(spark: SparkSession, tmp_path: Path) -> None:
+    """And again when a later file accounts for it; messages refused with a reason, or queued, never."""
     folder, state = tmp_path / "l", tmp_path / "state"
 
     def look() -> int:
@@ -67,12 +67,12 @@ def test_what_nobody_accounts_for_is_told_when_it_is_time(spark: SparkSession, t
     _acked(edge, "0:1:5@e1", 0, "plant")
     _queued(node, "0:1:1@e1", 0)
     node.record(LedgerRecord("dropped", NOW_MS, "0:1:2@e1", p=0, s=7, r="queue_full"))
-    _queued(node, "0:1:5@e1", 0, session=8)  # a session of its partition has it, and not the one that had subscribed
+    _queued(node, "0:1:5@e1", 0, session=8)  # another session of its partition has it, not the subscribed one
     _acked(edge, "0:1:6@e1", 4)
     _acked(edge, "0:1:7@e1", 11)
     node.close(NOW_MS)
     open_one = _ledger(folder, "s1", "storage", 2)
-    _queued(open_one, "0:1:3@e1", 0)  # its file is not finished: nobody knows of it
+    _queued(open_one, "0:1:3@e1", 0)  # its file is not finished, so the watch has no record of it
     open_one.flush()
     edge.close(NOW_MS)
     assert look() == 3
@@ -92,10 +92,10 @@ def test_what_nobody_accounts_for_is_told_when_it_is_time(spark: SparkSession, t
 
 
 @pytest.mark.slow
-def test_it_agrees_with_the_audit_row_for_row(
+def test_watch_agrees_with_the_audit_row_for_row(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the files are that a batch has, and with records that are missing or void."""
+    """For any split of files into batches, with missing and void records."""
     generate(tmp_path / "in", 11, generations=2, operations=80, partitions=2, ledgers=tmp_path / "l")
     edge, node = _ledger(tmp_path / "l", "e2", "edge", 2), _ledger(tmp_path / "l", "s2", "storage", 2)
     for number in range(4):
@@ -106,7 +106,7 @@ def test_it_agrees_with_the_audit_row_for_row(
     edge.close(NOW_MS)
     node.close(NOW_MS)
     files = sorted(path for path in (tmp_path / "l").rglob("*.jsonl*") if path.is_file())
-    files[len(files) // 3].unlink()  # of whatever it told nobody knows
+    files[len(files) // 3].unlink()  # its records are missing
     rows = _debts(spark, tmp_path / "l").where("state = 'LOST'").select("p", "o", "s", "q").collect()
     later = _ledger(tmp_path / "l", "e2", "edge", 3)
     later.record(LedgerRecord("acked", NOW_MS + 500 * MINUTE_MS, "x/later", 1, 1))  # so all others are due
@@ -121,8 +121,8 @@ def test_it_agrees_with_the_audit_row_for_row(
 
 
 @pytest.mark.slow
-def test_a_batch_that_comes_again_does_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    """It was cut off behind its report: nothing is reported twice, nothing is forgotten."""
+def test_repeated_batch_has_the_same_result(spark: SparkSession, tmp_path: Path) -> None:
+    """Interrupted after its report: no second report, and no lost state."""
     folder, state = tmp_path / "l", tmp_path / "state"
     edge = _ledger(folder, "e1", "edge", 1)
     _acked(edge, "0:1:1@e1", 0)
@@ -135,7 +135,7 @@ def test_a_batch_that_comes_again_does_the_same(spark: SparkSession, tmp_path: P
     assert _told(state) == [("LOST", "0:1:1@e1")]
 
 
-def test_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = str(tmp_path)
     assert watch.main([]) == JobExitCode.USAGE
     assert watch.main(["--ledger", ledger, "--state", str(tmp_path / "s"), "--within", "-1"]) == JobExitCode.USAGE

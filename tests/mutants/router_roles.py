@@ -91,13 +91,13 @@ ROUTER_ROLES: tuple[SeededBug, ...] = (
         Contradictions,
         "_map_verdict",
         lambda *_: Verdict.FITS,
-        _D.test_a_map_above_the_log_gets_no_lease_and_is_reloaded,
+        _D.test_map_epoch_above_the_log_gets_no_lease_and_a_reload,
     ),
     SeededBug(
         "one name takes all room for early messages",
         "router/early_messages.py EarlyMessages.keep",
         _names_have_no_share,
-        _E.test_one_certificate_cannot_fill_the_room_by_any_number_of_incarnations,
-        "test_one_certificate_cannot_fill_the_room_by_any_number_of_incarnations",
+        _E.test_early_messages_are_limited_per_node_across_incarnations,
+        "test_early_messages_are_limited_per_node_across_incarnations",
     ),
 )

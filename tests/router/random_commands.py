@@ -1,4 +1,4 @@
-"""Commands as a hostile router could commit them: mostly near what fits, some far outside of every range."""
+"""Commands that a hostile router could commit: mostly near the valid ranges, some far outside."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ ROUTERS = ["r1", "r2"]
 
 
 def number(*near: int) -> Any:
-    """Mostly one of those, sometimes one that is far off."""
+    """Mostly one of the given values, sometimes a distant one."""
     usual = st.sampled_from(near)
     return st.one_of(usual, usual, usual, usual, FAR)
 
 
 def name(*usual: str) -> Any:
-    """Mostly one of those, sometimes none or a megabyte."""
+    """Mostly one of the given names, sometimes an empty or very long one."""
     known = st.sampled_from(usual)
     return st.one_of(known, known, known, known, st.sampled_from(["", "x", "é" * 40, "a/b"]), LONG)
 

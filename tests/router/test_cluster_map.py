@@ -1,4 +1,4 @@
-"""The map's state machine: every command, every end of an incarnation."""
+"""The map's state machine: every command, and every kind of end of an incarnation."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ class Machine:
         self.map = self.machine.map
 
     def do(self, command: Command) -> str:
-        """Apply a command as it comes out of the log; return the refusal."""
+        """Apply a command in its encoded form; return the refusal."""
         before = self.map.epoch
         outcome = self.machine.apply(decode_command(encode_command(command)))
         self.map = self.machine.map
@@ -55,16 +55,16 @@ def with_storage(*names: str, replicas: int = 2, min_in_sync: int = 1) -> Machin
     return machine
 
 
-def test_bootstrap_happens_once() -> None:
-    """P, S and the rest are fixed for ever; before it nothing applies."""
+def test_bootstrap_applies_once() -> None:
+    """Before it no other command applies."""
     assert "not bootstrapped" in MapMachine().apply(DeclareDead("e1", 1)).refusal
     machine = Machine()
     assert "exists already" in machine.do(Bootstrap("other", 1, 1, 1, 1, 1.0))
     assert (len(machine.map.partitions), machine.map.base_shards) == (8, 8)
 
 
-def test_an_incarnation_is_registered_once_and_never_again_after_its_end() -> None:
-    """A repeated registration changes nothing; one that is over stays over."""
+def test_register_ended_incarnation_is_refused() -> None:
+    """A repeated registration changes nothing; an ended incarnation is refused."""
     machine = Machine()
     assert machine.register("e1", 5) == ""
     epoch = machine.map.epoch
@@ -77,15 +77,14 @@ def test_an_incarnation_is_registered_once_and_never_again_after_its_end() -> No
     assert machine.map.is_alive("e1", 6)
 
 
-def test_a_name_belongs_to_one_tier() -> None:
-    """An edge does not become a router."""
+def test_register_under_another_tier_is_refused() -> None:
     machine = Machine()
     machine.register("e1")
     assert "is a edge" in machine.do(RegisterNode(NodeEntry("e1", "router", 9, "h:1")))
 
 
-def test_the_next_incarnation_keeps_the_longer_fence_time() -> None:
-    """The former one may serve on; a router that begins with this map knows of no other (docs/revocation.md, C5)."""
+def test_register_keeps_the_longer_fence_time() -> None:
+    """The former incarnation may still serve, and no later map shows its fence time (docs/revocation.md, C5)."""
     machine = Machine()
     for incarnation, fence_close_s, kept in ((1, 60.0, 60.0), (2, 1.0, 60.0), (3, 90.0, 90.0)):
         entry = NodeEntry("e1", "edge", incarnation, "h:1", fence_close_s=fence_close_s)
@@ -93,8 +92,8 @@ def test_the_next_incarnation_keeps_the_longer_fence_time() -> None:
         assert machine.map.nodes["e1"].fence_close_s == kept
 
 
-def test_death_is_of_one_incarnation() -> None:
-    """A late declaration does not hit the next incarnation; a repeated one changes nothing."""
+def test_declare_dead_applies_to_one_incarnation() -> None:
+    """A late declaration does not affect the next incarnation; a repeated one changes nothing."""
     machine = Machine()
     machine.register("e1", 2)
     assert "not at incarnation" in machine.do(DeclareDead("e1", 1))
@@ -103,16 +102,15 @@ def test_death_is_of_one_incarnation() -> None:
     assert machine.do(DeclareDead("e1", 2)) == ""
 
 
-def test_partitions_are_placed_when_there_are_as_many_nodes_as_copies() -> None:
-    """All copies empty, and therefore in sync."""
+def test_partitions_are_placed_with_as_many_nodes_as_copies() -> None:
+    """All copies are empty, and therefore in sync."""
     machine = with_storage("s1")
     assert machine.placement().epoch == 0
     machine.register("s2")
     assert all(set(entry.in_sync) == {"s1", "s2"} and entry.epoch == 1 for entry in machine.map.partitions)
 
 
-def test_a_dead_primary_is_followed_by_a_live_replica_in_sync() -> None:
-    """And by nobody else."""
+def test_dead_primary_is_replaced_by_live_in_sync_replica_only() -> None:
     machine = with_storage("s1", "s2", "s3")
     number = next(at for at, entry in enumerate(machine.map.partitions) if entry.primary == "s1")
     heir = next(name for name in machine.map.partitions[number].in_sync if name != "s1")
@@ -121,8 +119,8 @@ def test_a_dead_primary_is_followed_by_a_live_replica_in_sync() -> None:
     assert (after.primary, after.in_sync, after.epoch) == (heir, (heir,), 2)
 
 
-def test_the_heirs_of_a_dead_primary_take_turns() -> None:
-    """Otherwise one node is the primary of everything after a few deaths, and its own interrupts everybody."""
+def test_primaries_of_a_dead_node_are_spread_over_the_others() -> None:
+    """Otherwise one node would get all primaries after a few deaths."""
     machine = with_storage("s1", "s2", "s3", replicas=3)
     assert not machine.do(
         PlacePartitions({at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))})
@@ -131,8 +129,8 @@ def test_the_heirs_of_a_dead_primary_take_turns() -> None:
     assert Counter(entry.primary for entry in machine.map.partitions) == {"s2": 4, "s3": 4}
 
 
-def test_heirs_take_turns_when_a_primary_is_back_before_its_lease_is_over() -> None:
-    """Its partitions went to the first of the others, all of them."""
+def test_primaries_are_spread_when_a_node_restarts_within_its_lease() -> None:
+    """Regression: all its partitions went to the first of the others."""
     machine = with_storage("s1", "s2", "s3", replicas=3)
     assert not machine.do(
         PlacePartitions({at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))})
@@ -141,8 +139,8 @@ def test_heirs_take_turns_when_a_primary_is_back_before_its_lease_is_over() -> N
     assert Counter(entry.primary for entry in machine.map.partitions) == {"s2": 4, "s3": 4}
 
 
-def test_changes_of_one_round_are_one_step_and_each_stands_for_itself() -> None:
-    """Every partition with a copy on a dead node asks at once; one that another change overtook does not stop them."""
+def test_place_partitions_skips_stale_entries_only() -> None:
+    """Every partition with a copy on a dead node sends a request at once; a stale one must not block the others."""
     machine = with_storage("s1", "s2")
     before, epoch = machine.placement(), machine.map.epoch
     fitting = PartitionEntry(2, "s1", ("s1",))
@@ -151,30 +149,30 @@ def test_changes_of_one_round_are_one_step_and_each_stands_for_itself() -> None:
     assert machine.map.partitions[1] == machine.map.partitions[2] == fitting
 
 
-def test_the_last_replica_in_sync_is_never_dropped() -> None:
-    """D2: its name stays; without it there is no primary, and a whole store makes it one again."""
+def test_last_in_sync_replica_is_never_dropped() -> None:
+    """D2: its name stays; without it there is no primary, and a whole store makes it primary again."""
     machine = with_storage("s1", "s2")
     machine.do(DeclareDead("s1", 1))
     machine.do(DeclareDead("s2", 1))
     assert (machine.placement().primary, machine.placement().in_sync) == ("", ("s2",))
-    machine.register("s1", 2)  # was dropped: not in sync any more
+    machine.register("s1", 2)  # was dropped, so it is not in sync
     assert machine.placement().primary == ""
     machine.register("s2", 2, whole=True)
     assert (machine.placement().primary, machine.placement().in_sync) == ("s2", ("s2",))
 
 
-def test_a_store_that_is_not_whole_is_no_primary() -> None:
-    """It lost what it acknowledged; better no service than a lie."""
+def test_incomplete_store_does_not_become_primary() -> None:
+    """It lost acknowledged operations, so the partition stays unavailable."""
     machine = with_storage("s1", replicas=1)
     machine.do(DeclareDead("s1", 1))
     machine.register("s1", 2, whole=False)
     assert (machine.placement().primary, machine.placement().in_sync) == ("", ())
-    machine.register("s1", 3)  # whole as of its second incarnation, which held nothing
+    machine.register("s1", 3)  # whole since its second incarnation, which stored nothing
     assert machine.placement().primary == ""
 
 
-def test_a_lost_store_is_no_heir_of_the_whole_ones() -> None:
-    """All nodes lost power, one its disk too: the first to return, alone and empty, was the heir of the second."""
+def test_lost_store_does_not_succeed_whole_stores() -> None:
+    """All nodes lose power and one its disk: the first to return, alone and empty, must not succeed the second."""
     machine = with_storage("s1", "s2")
     machine.do(DeclareDead("s2", 1))
     machine.do(PlacePartitions({0: PartitionEntry(machine.placement().epoch + 1, "s1", ("s1", "s2"))}))
@@ -186,28 +184,28 @@ def test_a_lost_store_is_no_heir_of_the_whole_ones() -> None:
 
 
 def three_copies() -> Machine:
-    """Return three nodes that hold everything, two of which must be in sync; s1 is the primary."""
+    """Return three nodes with all partitions, of which two must be in sync; s1 is the primary."""
     machine = with_storage("s1", "s2", "s3", replicas=3, min_in_sync=2)
     placed = {at: PartitionEntry(2, "s1", ("s1", "s2", "s3")) for at in range(len(machine.map.partitions))}
     assert not machine.do(PlacePartitions(placed))
     return machine
 
 
-def test_the_dead_stay_in_sync_while_fewer_than_the_minimum_live() -> None:
-    """Nothing is acknowledged meanwhile; with enough of them alive again the others are struck off."""
+def test_dead_replicas_stay_in_sync_below_the_minimum() -> None:
+    """Meanwhile no operation is acknowledged. With enough live replicas the dead ones are dropped."""
     machine = three_copies()
     machine.do(DeclareDead("s2", 1))
     assert machine.placement().in_sync == ("s1", "s3")
     machine.do(DeclareDead("s3", 1))
     assert (machine.placement().primary, machine.placement().in_sync) == ("s1", ("s1", "s3"))
-    machine.register("s2", 2)  # the others could acknowledge without it: not in sync any more
+    machine.register("s2", 2)  # the others could acknowledge without it, so it is not in sync
     assert machine.placement().in_sync == ("s1", "s3")
     machine.register("s3", 2, whole=True)
     assert (machine.placement().primary, machine.placement().in_sync) == ("s1", ("s1", "s3"))
 
 
-def test_the_last_one_standing_loses_its_disk() -> None:
-    """Simulation seed 40092: the copies of those that were dead then are whole, and one of them goes on."""
+def test_dead_whole_copy_serves_after_the_last_live_one_lost_its_disk() -> None:
+    """Simulation seed 40092: copies that were dead then are whole, and one of them serves."""
     machine = three_copies()
     machine.do(DeclareDead("s2", 1))
     machine.do(DeclareDead("s3", 1))
@@ -220,8 +218,8 @@ def test_the_last_one_standing_loses_its_disk() -> None:
     assert (placement.primary, placement.in_sync, placement.joining) == ("s3", ("s3",), ("s1",))
 
 
-def test_a_copy_may_be_made_anew_though_too_few_are_left() -> None:
-    """It applied what was never acknowledged, and would neither be of use nor go away."""
+def test_replace_copy_is_allowed_below_the_minimum() -> None:
+    """The copy applied unacknowledged operations, so it must be rebuilt."""
     machine = three_copies()
     machine.do(DeclareDead("s2", 1))
     machine.do(DeclareDead("s1", 1))
@@ -236,7 +234,7 @@ def test_a_copy_may_be_made_anew_though_too_few_are_left() -> None:
     assert asked("replace_copy") == (PartitionEntry(placement.epoch + 1, "s3", ("s3",), ("s1",)), "")
 
 
-def test_a_replica_that_joins_takes_the_place_of_the_dead() -> None:
+def test_joining_replica_replaces_the_dead_one() -> None:
     machine = three_copies()
     machine.do(DeclareDead("s2", 1))
     machine.do(DeclareDead("s3", 1))
@@ -248,8 +246,8 @@ def test_a_replica_that_joins_takes_the_place_of_the_dead() -> None:
     assert placement_change(machine.map, "s1", request) == (PartitionEntry(joining.epoch + 1, "s1", ("s1", "s2")), "")
 
 
-def test_both_copies_lost_their_lease_and_come_back_whole() -> None:
-    """The first to return whole serves; the other catches up."""
+def test_first_whole_copy_to_return_becomes_primary() -> None:
+    """The other one catches up."""
     machine = with_storage("s1", "s2")
     placed = {number: PartitionEntry(2, "s1", ("s1", "s2")) for number in range(8)}
     machine.do(PlacePartitions(placed))
@@ -259,13 +257,13 @@ def test_both_copies_lost_their_lease_and_come_back_whole() -> None:
     assert machine.placement().primary == "s1"
 
 
-def test_a_restarted_replica_catches_up_beside_a_living_one() -> None:
-    """A new incarnation resumes no role under an old partition_epoch."""
+def test_restarted_replica_catches_up_beside_a_live_one() -> None:
+    """A new incarnation resumes no role of an old partition_epoch."""
     machine = with_storage("s1", "s2")
     former = list(machine.map.partitions)
     machine.register("s1", 2)
     for entry, before in zip(machine.map.partitions, former, strict=True):
-        if before.primary == "s1":  # it may have applied what nobody else has
+        if before.primary == "s1":  # it may have applied operations that no other replica has
             assert (entry.primary, entry.in_sync, entry.joining) == ("s2", ("s2",), ("s1",))
         else:
             assert (entry.primary, entry.in_sync, entry.joining) == ("s2", before.in_sync, ())
@@ -274,8 +272,8 @@ def test_a_restarted_replica_catches_up_beside_a_living_one() -> None:
     assert all(entry.joining == () for entry in machine.map.partitions)
 
 
-def test_restarts_of_all_replicas_at_once_leave_more_than_one_in_sync() -> None:
-    """Damage that is then found on the disk of the last one was the end of the partition."""
+def test_simultaneous_restarts_leave_several_replicas_in_sync() -> None:
+    """Otherwise later damage on the last one's disk would lose the partition."""
     machine = with_storage("s1", "s2", "s3", replicas=3)
     first = machine.placement().primary
     others = [name for name in ("s1", "s2", "s3") if name != first]
@@ -288,7 +286,7 @@ def test_restarts_of_all_replicas_at_once_leave_more_than_one_in_sync() -> None:
 
 
 def test_placements_are_compare_and_set() -> None:
-    """A stale epoch, an unknown partition, a lost last replica: refused, and nothing changes."""
+    """A stale epoch, an unknown partition and a lost last replica are refused without a change."""
     machine = with_storage("s1", "s2")
     before = machine.placement()
     assert "is at epoch 1, not 7" in machine.do(PlacePartitions({0: PartitionEntry(8, "s1", ("s1",))}))
@@ -299,8 +297,8 @@ def test_placements_are_compare_and_set() -> None:
     assert machine.do(PlacePartitions({0: PartitionEntry(2, "s1", ("s1",))})) == ""
 
 
-def test_a_router_that_starts_owns_nothing_of_its_former_incarnation() -> None:
-    """A5: every shard it had goes on at the next shard_epoch, to whomever."""
+def test_restarted_router_owns_no_shard_of_its_former_incarnation() -> None:
+    """A5: every former shard gets an owner at the next shard_epoch."""
     machine = Machine()
     for name in ("r1", "r2", "r3"):
         machine.register(name)
@@ -310,8 +308,8 @@ def test_a_router_that_starts_owns_nothing_of_its_former_incarnation() -> None:
     assert all(machine.map.shards[number].epoch > epoch for number, epoch in owned.items())
 
 
-def test_shards_of_a_dead_router_go_on_elsewhere() -> None:
-    """And only those move."""
+def test_shards_of_a_dead_router_move_to_others() -> None:
+    """No other shard moves."""
     machine = Machine()
     machine.register("r1")
     machine.register("r2")
@@ -321,8 +319,8 @@ def test_shards_of_a_dead_router_go_on_elsewhere() -> None:
         assert new == old if old.owner == "r2" else (new.owner, new.epoch) == ("r2", old.epoch + 1)
 
 
-def test_shards_are_placed_by_hand_at_known_epochs() -> None:
-    """All or none."""
+def test_place_shards_requires_the_named_epochs() -> None:
+    """All shards or none."""
     machine = Machine()
     machine.register("r1")
     machine.register("r2")
@@ -336,7 +334,7 @@ def test_shards_are_placed_by_hand_at_known_epochs() -> None:
 
 
 def test_a_delegation_raises_every_shard_epoch() -> None:
-    """A1: it is handled as a new owner; a pinned prefix is a shard of its own."""
+    """A1: it counts as a new owner; a pinned prefix has its own shard."""
     machine = Machine()
     machine.register("r1")
     epochs = [shard.epoch for shard in machine.map.shards]
@@ -361,15 +359,15 @@ def test_a_delegation_raises_every_shard_epoch() -> None:
         (ForgetNode("x"), "unknown node"),
     ],
 )
-def test_bad_commands_say_why(command: Command, why: str) -> None:
-    """One line, and nothing changed."""
+def test_invalid_command_is_refused_with_reason(command: Command, why: str) -> None:
+    """One line, without a change."""
     machine = Machine()
     machine.register("r1")
     assert why in machine.do(command)
 
 
-def test_a_node_is_forgotten_when_it_is_dead_and_holds_nothing() -> None:
-    """The only copy of a partition is never forgotten."""
+def test_forget_node_requires_a_dead_node_without_roles() -> None:
+    """The only copy of a partition is never removed."""
     machine = with_storage("s1", replicas=1)
     machine.register("e1")
     assert "is alive" in machine.do(ForgetNode("e1"))
@@ -380,8 +378,7 @@ def test_a_node_is_forgotten_when_it_is_dead_and_holds_nothing() -> None:
     assert "still holds partition" in machine.do(ForgetNode("s1"))
 
 
-def test_a_snapshot_is_the_whole_state() -> None:
-    """Another machine goes on from it."""
+def test_snapshot_restores_the_whole_state() -> None:
     machine = with_storage("s1", "s2")
     other = MapMachine()
     other.restore(machine.machine.snapshot())

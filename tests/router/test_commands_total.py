@@ -1,4 +1,4 @@
-"""Any committed command is carried out or refused, alike on all routers, and its map can be sent."""
+"""Every committed command is applied or refused, alike on all routers, and the resulting map can be sent."""
 
 import math
 import random
@@ -51,7 +51,7 @@ def entry(node: str, tier: str, **fields: Any) -> NodeEntry:
 
 
 def sent(cluster_map: ClusterMap) -> ClusterMap | None:
-    """Return a map as a follower puts it together."""
+    """Return a map as a follower assembles it."""
     reader, read = MapReader(), None
     for page in map_pages(cluster_map):
         assert len(encode_control(page)) < MAP_PAGE_BYTES + 100
@@ -84,8 +84,8 @@ POISON: list[Command] = [
 
 
 @pytest.mark.parametrize("command", POISON, ids=lambda command: type(command).__name__)
-def test_a_poisonous_command_is_refused_and_changes_nothing(command: Command) -> None:
-    """By the machine, and by a router that finds it in its log; the next command is carried out."""
+def test_out_of_range_command_is_refused_without_change(command: Command) -> None:
+    """By the machine, and by a router that finds it in its log; the next command is applied."""
     core = RouterCore(entry("r1", "router"), RouterLimits())
     for good in (BEGIN, RegisterNode(entry("r1", "router")), RegisterNode(entry("s1", "storage"))):
         core.handle(0.0, [Applied(encode_command(good))])
@@ -111,23 +111,23 @@ def test_a_poisonous_command_is_refused_and_changes_nothing(command: Command) ->
         Bootstrap("", 8, 4, 2, 1, 2.0),
     ],
 )
-def test_a_cluster_out_of_range_is_not_made(bootstrap: Bootstrap) -> None:
-    """A billion partitions would end every router for want of memory."""
+def test_bootstrap_out_of_range_is_refused(bootstrap: Bootstrap) -> None:
+    """A billion partitions would exhaust every router's memory."""
     machine = MapMachine()
     assert machine.apply(bootstrap).refusal and not machine.map.cluster
     assert not machine.apply(BEGIN).refusal
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa2\xff\xfe", b"\x91" * 100_000, b"\x80", b"\x93\x01"])
-def test_what_is_no_command_is_passed_by(data: bytes) -> None:
-    """An old or damaged tree's entry: counted, and the router goes on."""
+def test_undecodable_log_entry_is_skipped(data: bytes) -> None:
+    """It is counted, and the router continues."""
     core = RouterCore(entry("r1", "router"), RouterLimits())
     core.handle(0.0, [Applied(encode_command(BEGIN)), Applied(data)])
     assert core.counts["commands_unreadable"] == 1 and core.machine.map.cluster == "c"
 
 
-def test_a_step_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a bug of ours makes of a command: the state stays, and all routers say the same."""
+def test_rule_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state stays unchanged, and all routers return the same."""
     machine = MapMachine()
     machine.apply(BEGIN)
 
@@ -145,7 +145,7 @@ def test_a_step_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> Non
 @settings(max_examples=80, deadline=None)
 @given(st.lists(commands(), max_size=25), st.integers(0, 24))
 def test_apply_never_raises_and_all_routers_agree(log: list[Command], restored_at: int) -> None:
-    """One applies them, one supposes each before, one begins with a snapshot, and one is a router's core."""
+    """One router applies, one evaluates each command first, one starts from a snapshot, and one is a router's core."""
     one, two, three = MapMachine(), MapMachine(), MapMachine()
     core = RouterCore(entry("r1", "router"), RouterLimits())
     for at, command in enumerate([BEGIN, *log]):
@@ -167,7 +167,7 @@ def test_apply_never_raises_and_all_routers_agree(log: list[Command], restored_a
 
 
 def placed(partitions: int) -> MapMachine:
-    """A map of so many partitions, with names as long as they may be."""
+    """Return a map with this number of partitions and the longest names."""
     machine = MapMachine()
     assert not machine.apply(Bootstrap("c", partitions, 64, 3, 2, 2.0)).refusal
     for number in range(4):
@@ -178,7 +178,7 @@ def placed(partitions: int) -> MapMachine:
 
 @pytest.mark.parametrize("partitions", [4_096, pytest.param(PARTITIONS_MAX, marks=pytest.mark.slow)])
 def test_the_largest_map_works(partitions: int) -> None:
-    """Every partition is placed, goes through pages and snapshots, and outlives the death of a node."""
+    """Every partition is placed, passes through pages and snapshots, and survives the death of a node."""
     machine = placed(partitions)
     assert all(placement.epoch == 1 and len(placement.in_sync) == 3 for placement in machine.map.partitions)
     assert sent(machine.map) == machine.map
@@ -196,8 +196,8 @@ def test_the_largest_map_works(partitions: int) -> None:
     assert not machine.apply(decode_command(encode_command(StartRebalance(cut)))).refusal
 
 
-async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path: Path) -> None:
-    """On a real disk: a router that committed it under an older version goes on behind it."""
+async def test_invalid_log_entries_are_skipped_at_every_start(tmp_path: Path) -> None:
+    """On a real disk: a router that committed them under an older version continues after them."""
     create_log(tmp_path / "raft", 7)
     poison = encode_command(RegisterNode(entry("r9", "router", weight=-3)))
     for incarnation in (1, 2):
@@ -232,6 +232,6 @@ def _applied(core: RouterCore, item: LogEntry) -> None:
 
 
 def test_every_command_has_one_rule() -> None:
-    """A cluster's beginning makes the map that rules need, an order is carried out by the rule of its command."""
+    """Bootstrap creates the map, and an order uses the rule of its command."""
     assert MAP_RULES.keys() | JOB_RULES.keys() | {Bootstrap, Order} == set(get_args(Command))
     assert not MAP_RULES.keys() & JOB_RULES.keys()

@@ -1,4 +1,4 @@
-"""Heartbeats that contradict the log at the leader: counted, shown, answered with a reload; they settle nothing."""
+"""Heartbeats that contradict the log at the leader: counted, shown, answered with a reload; they settle no epoch."""
 
 from tests.router.test_schedules_routes import Router, heartbeat
 from wire.messages.digests import EPOCHS_KEPT, DigestLog, Verdict
@@ -7,13 +7,13 @@ from wire.messages.nodes import Heartbeat, HeartbeatReply
 
 def replies(router: Router, beat: Heartbeat) -> list[HeartbeatReply]:
     router.sent.clear()
-    router.tell(beat.node, beat)
+    router.send(beat.node, beat)
     router.beat()
     return [message for node, message in router.sent if node == beat.node and isinstance(message, HeartbeatReply)]
 
 
-def test_a_map_above_the_log_gets_no_lease_and_is_reloaded() -> None:
-    """A forged step: the epoch was never committed, and nothing of it is settled."""
+def test_map_epoch_above_the_log_gets_no_lease_and_a_reload() -> None:
+    """A forged step: the epoch was never committed, so it settles nothing."""
     router = Router("e1")
     (fits,) = replies(router, heartbeat(router, "e1", 0.1))
     assert fits.lease_s > 0 and not fits.reload_map and not router.core.contradictions.nodes
@@ -29,8 +29,8 @@ def test_a_map_above_the_log_gets_no_lease_and_is_reloaded() -> None:
     assert not router.core.contradictions.nodes
 
 
-def test_another_state_under_an_epoch_of_the_log_is_reloaded() -> None:
-    """The number alone settles nothing: of the map, and of the policy."""
+def test_other_digest_of_a_known_epoch_gets_a_reload() -> None:
+    """The epoch number alone settles neither map nor policy."""
     router = Router("e1")
     beat = heartbeat(router, "e1", 0.1)
     beat.map_digest, beat.policy_received, beat.policy_digest = b"another", 0, b"another"
@@ -40,8 +40,8 @@ def test_another_state_under_an_epoch_of_the_log_is_reloaded() -> None:
     assert router.core.counts["heartbeats_map_other"] == router.core.counts["heartbeats_policy_other"] == 1
 
 
-def test_epochs_that_are_remembered_no_more_contradict_nothing() -> None:
-    """A node that is very far behind is judged again when it has come nearer."""
+def test_forgotten_epoch_does_not_contradict() -> None:
+    """A node that lags far behind is checked again when it is closer."""
     log = DigestLog()
     for epoch in range(1, EPOCHS_KEPT + 2):
         log.note(epoch, b"%d" % epoch)

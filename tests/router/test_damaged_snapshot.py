@@ -1,4 +1,4 @@
-"""A snapshot of the map that can be decoded and still is none of ours is refused as a whole, with one line."""
+"""A decodable but inconsistent snapshot of the map is refused as a whole, with one line."""
 
 from typing import Any
 
@@ -45,8 +45,8 @@ DAMAGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_map_that_contradicts_itself_is_refused_whole(damage: str) -> None:
-    """It was taken as it came; what looks something up in it later raises, at every start."""
+def test_inconsistent_map_is_refused(damage: str) -> None:
+    """Otherwise a later lookup would raise, at every start."""
     plain = snapshot()
     core = RouterCore(entry("r1", "router"), RouterLimits())
     core.restore(msgspec.msgpack.encode(plain))
@@ -65,22 +65,22 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("plan", JOBS)
-def test_a_rebalance_that_no_command_began_is_refused(plan: str) -> None:
-    """A leader that looks at its next step raises, and so does the next leader."""
+def test_rebalance_that_no_command_can_start_is_refused(plan: str) -> None:
+    """Otherwise every leader would raise at its next step."""
     plain = snapshot() | {"job": {"number": 1, "plan": {"map_epoch": 1, **JOBS[plan]}}}
     with pytest.raises(Unreadable, match="snapshot of the map"):
         MapMachine().restore(msgspec.msgpack.encode(plain))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91" * 5000, b"\x81\xa3map\xc0", b"\x81\xa3map\x81\xa1\xff\xc0"])
-def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
-    """One error, whatever goes wrong in the decoder."""
+def test_undecodable_bytes_are_refused(data: bytes) -> None:
+    """With one error type for any failure of the decoder."""
     with pytest.raises(Unreadable, match="snapshot of the map"):
         MapMachine().restore(data)
 
 
-def test_a_snapshot_of_an_empty_group_is_fine() -> None:
-    """A group of routers may take one before it is bootstrapped."""
+def test_snapshot_of_an_empty_group_is_accepted() -> None:
+    """Routers may take one before the bootstrap."""
     machine = MapMachine()
     machine.restore(MapMachine().snapshot())
     assert machine.map.cluster == ""

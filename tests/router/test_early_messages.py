@@ -1,4 +1,4 @@
-"""Messages of nodes that a router's map does not have: an introduction is taken, the rest waits for the map or goes."""
+"""Messages of nodes missing from a router's map: registrations are accepted, others wait for the map or are dropped."""
 
 import pytest
 
@@ -18,28 +18,28 @@ ASKED = [FollowPolicy(0), AskCredentials(1, "ann"), FetchUsers(2, ["ann"]), Reso
 
 
 @pytest.mark.parametrize("message", ASKED, ids=lambda message: type(message).__name__)
-def test_a_certificate_alone_reads_nothing(message: object) -> None:
-    """NIST: protect. An edge that never registered read users' password records and the policy."""
+def test_unregistered_certificate_reads_neither_users_nor_policy(message: object) -> None:
+    """Regression: an edge that never registered read users' password records and the policy."""
     router = Router("e1")
     router.ready_shard(0, ["e1"])
-    assert router.tell("e9", message, incarnation=7) == []  # type: ignore[arg-type]
+    assert router.send("e9", message, incarnation=7) == []  # type: ignore[arg-type]
     router.now += EARLY_S + 0.1
     router.handle()
     assert [said for node, said in router.sent if node == "e9"] == []
     assert router.core.counts["refused_role"] == 1
 
 
-def test_the_map_is_read_before_a_node_registers() -> None:
-    """A node needs it to register, so every certificate of a node reads it; docs/security.md says so."""
-    (page,) = Router("e1").tell("e9", FollowMap(0), incarnation=7)
+def test_unregistered_node_reads_the_map() -> None:
+    """A node needs the map to register; docs/security.md documents it."""
+    (page,) = Router("e1").send("e9", FollowMap(0), incarnation=7)
     assert isinstance(page, MapPage)
 
 
-def test_what_waits_is_carried_out_in_order_when_the_map_has_its_sender() -> None:
+def test_early_messages_run_in_order_once_the_map_has_their_sender() -> None:
     router = Router("e1")
     router.ready_shard(0, ["e1"])
     for message in (AskCredentials(1, "ann"), Resolve(3, 0, router.epoch(0), ["t"])):
-        assert router.tell("e9", message, incarnation=7) == []
+        assert router.send("e9", message, incarnation=7) == []
     router.commit(Router.register_command("e9", 7))
     router.handle()
     said = [
@@ -48,30 +48,30 @@ def test_what_waits_is_carried_out_in_order_when_the_map_has_its_sender() -> Non
     assert said == [UserRecords, Resolved] and "refused_role" not in router.core.counts
 
 
-def test_of_an_incarnation_that_is_over_nothing_is_carried_out() -> None:
-    """NIST: protect. Its certificate is good still; another incarnation of it registers."""
+def test_early_messages_of_an_ended_incarnation_are_dropped() -> None:
+    """Its certificate is still valid, and another incarnation of it registers."""
     router = Router("e1", "e2")
     router.commit(DeclareDead("e1", 1))
     for message in (FollowPolicy(0), AskCredentials(1, "ann"), Relay("e2", 1, b"")):
-        assert router.tell("e1", message) == []
+        assert router.send("e1", message) == []
     assert router.core.counts["frames_of_dead"] == 3
 
 
 def test_credentials_are_sent_for_one_login_and_counted_by_edge() -> None:
     router = Router("e1", "e2")
     for _ in range(3):
-        assert router.tell("e1", AskCredentials(1, "ann"))
-    assert router.tell("e2", AskCredentials(1, "ann")) and router.tell("e2", FetchUsers(2, ["ann", "bob"]))
-    assert router.tell("e9", AskCredentials(1, "ann"), incarnation=7) == []
+        assert router.send("e1", AskCredentials(1, "ann"))
+    assert router.send("e2", AskCredentials(1, "ann")) and router.send("e2", FetchUsers(2, ["ann", "bob"]))
+    assert router.send("e9", AskCredentials(1, "ann"), incarnation=7) == []
     assert router.core.policy.credentials_sent == {"e1": 3, "e2": 1}
 
 
-def test_a_registered_edge_follows_the_policy() -> None:
-    assert [type(answer) for answer in Router("e1").tell("e1", FollowPolicy(0))] == [PolicyPaged]
+def test_registered_edge_follows_the_policy() -> None:
+    assert [type(answer) for answer in Router("e1").send("e1", FollowPolicy(0))] == [PolicyPaged]
 
 
-def test_one_certificate_cannot_fill_the_room_by_any_number_of_incarnations() -> None:
-    """NIST: protect. Five incarnations of one name took all places, so that nodes that register had none."""
+def test_early_messages_are_limited_per_node_across_incarnations() -> None:
+    """Regression: five incarnations of one name used all places, so that registering nodes had none."""
     early = EarlyMessages()
     lives = [PeerKey("e9", "edge", life) for life in range(1, 6)]
     kept = [early.keep(0.0, life, Resolve(at, 0, 1, ["t"]), 100) for life in lives for at in range(NAME_MAX // 5 + 2)]
@@ -85,8 +85,7 @@ def test_one_certificate_cannot_fill_the_room_by_any_number_of_incarnations() ->
     assert early.take(other) == [FollowPolicy(0)] and len(early) == 0 and early.take(other) == []
 
 
-def test_one_certificate_cannot_fill_the_bytes() -> None:
-    """NIST: protect."""
+def test_early_messages_are_limited_in_bytes_per_node() -> None:
     early = EarlyMessages()
     kept = [early.keep(0.0, PeerKey("e9", "edge", life), FollowPolicy(0), NAME_BYTES_MAX // 2) for life in range(3)]
     assert kept == [True, True, False]
@@ -94,7 +93,7 @@ def test_one_certificate_cannot_fill_the_bytes() -> None:
 
 
 def test_messages_of_one_frame_share_its_bytes() -> None:
-    """Each was counted as the whole frame, so that one frame of an honest node could be too much."""
+    """Regression: each counted as the whole frame, so that one honest frame could exceed the limit."""
     router = Router("e1")
     router.ready_shard(0, ["e1"])
     topics = [f"{number:0>1000}" for number in range(200)]
@@ -109,9 +108,8 @@ def test_messages_of_one_frame_share_its_bytes() -> None:
     assert answered == list(range(12)) and "refused_role" not in router.core.counts
 
 
-def test_routes_of_a_stranger_change_no_shard() -> None:
-    """NIST: protect."""
+def test_routes_of_an_unregistered_node_change_no_shard() -> None:
     router = Router("e1")
     router.ready_shard(0, ["e1"])
-    router.tell("e9", AddRoutes(1, 0, router.epoch(0), -1, 7, 1, [RouteEntry("t")]), incarnation=7)
+    router.send("e9", AddRoutes(1, 0, router.epoch(0), -1, 7, 1, [RouteEntry("t")]), incarnation=7)
     assert router.core.shards[0].routes == 0

@@ -1,4 +1,4 @@
-"""A storage node that came a moment after the first placement, with and without sessions."""
+"""A storage node that arrives after the first placement, with and without sessions."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from wire.messages.nodes import Heartbeat, RequestChange
 
 
 class Cluster:
-    """A leader's map, leases and hands; storage nodes that say what they hold, and promote what joins."""
+    """A leader's map and leases, with storage nodes that report sizes and promote joining copies."""
 
     def __init__(self, *names: str, replicas: int = 1, partitions: int = 64) -> None:
         self.machine = MapMachine()
@@ -33,7 +33,7 @@ class Cluster:
         self.runner = RebalanceRunner(self.machine, self.leases, self.queue.append)
         self.now = 0.0
         self.keys: dict[int, int] = {}  # partition -> keys in it
-        self.silent: set[str] = set()  # have not said how much they hold
+        self.silent: set[str] = set()  # have not reported their sizes
         self.add(*names)
 
     @property
@@ -47,7 +47,7 @@ class Cluster:
     def copies(self) -> dict[str, int]:
         return {name: sum(name in entry.in_sync for entry in self.map.partitions) for name in sorted(self.map.nodes)}
 
-    def turns(self, count: int) -> None:
+    def run_rounds(self, count: int) -> None:
         """Rounds of a quarter of a second."""
         for _ in range(count):
             self.now += 0.25
@@ -70,35 +70,35 @@ class Cluster:
                     self.machine.apply(PlacePartitions({number: entry}))
 
 
-def test_it_gets_its_share_while_nothing_is_stored() -> None:
-    """As if it had been there from the beginning; the next late one too, and then there is peace."""
+def test_late_node_gets_its_share_while_no_data_is_stored() -> None:
+    """As if it had been present from the start; so does the next late one, then no further move follows."""
     cluster = Cluster("s1")
     cluster.add("s2")
     assert cluster.copies() == {"s1": 64, "s2": 0}
-    cluster.turns(60)
+    cluster.run_rounds(60)
     assert min(cluster.copies().values()) > 20
     assert cluster.machine.job is not None and cluster.machine.job.automatic and cluster.machine.job.state == "done"
     cluster.add("s3")
-    cluster.turns(60)
+    cluster.run_rounds(60)
     assert min(cluster.copies().values()) > 12 and not make_plan(cluster.map).moves
     epoch = cluster.map.epoch
-    cluster.turns(20)
+    cluster.run_rounds(20)
     assert cluster.map.epoch == epoch
 
 
-def test_sessions_that_are_opened_meanwhile_stop_nothing_and_lose_nothing() -> None:
-    """Every move is an ordinary one: at each moment the primary is in sync, and nothing is dropped before a copy is."""
+def test_sessions_opened_during_the_rebalance_are_kept() -> None:
+    """Every move is an ordinary one: the primary is always in sync, and a copy is dropped only after another exists."""
     cluster = Cluster("s1", "s2", replicas=2)
     cluster.add("s3")
-    cluster.turns(2)
+    cluster.run_rounds(2)
     cluster.keys = dict.fromkeys(range(64), 5)
-    cluster.turns(80)
+    cluster.run_rounds(80)
     assert min(cluster.copies().values()) > 30 and not make_plan(cluster.map).moves
 
 
 @pytest.mark.parametrize("why", ["a session", "a silent primary", "an operator's job", "an aborted one", "draining"])
-def test_it_stays_empty_otherwise(why: str) -> None:
-    """Nobody but an operator moves what may be in use, or what an operator has decided."""
+def test_late_node_stays_empty_with_data_or_operator_decision(why: str) -> None:
+    """Only an operator moves partitions that may be in use, or after an own decision."""
     cluster = Cluster("s1")
     if why == "a session":
         cluster.keys[63] = 1
@@ -106,13 +106,13 @@ def test_it_stays_empty_otherwise(why: str) -> None:
         cluster.silent.add("s1")
     elif why == "an operator's job":
         cluster.machine.apply(StartRebalance(make_plan(cluster.map)))
-        cluster.turns(1)
+        cluster.run_rounds(1)
     elif why == "an aborted one":
         cluster.machine.apply(StartRebalance(make_plan(cluster.map), automatic=True))
         cluster.machine.apply(SetRebalance(1, "aborting"))
-        cluster.turns(1)
+        cluster.run_rounds(1)
     cluster.add("s2")
     if why == "draining":
         cluster.machine.apply(SetAdminState("s2", "draining"))
-    cluster.turns(20)
+    cluster.run_rounds(20)
     assert cluster.copies()["s2"] == 0

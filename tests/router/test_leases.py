@@ -1,4 +1,4 @@
-"""Leases at the leader: who is answered, when, and who has surely lost the right."""
+"""Leases at the leader: answers to heartbeats, and certain expiry."""
 
 import random
 
@@ -22,8 +22,8 @@ def beat(epoch: int = 5, incarnation: int = 1) -> Heartbeat:
     return Heartbeat("e1", incarnation, 0.0, epoch)
 
 
-def test_a_heartbeat_is_answered_by_a_round_that_began_after_it() -> None:
-    """Rounds are shared by all that wait, but never with one that came later."""
+def test_heartbeat_is_answered_by_a_round_that_began_after_it() -> None:
+    """All queued heartbeats share a round, but never a later one."""
     leases = table()
     leases.arrived("e1", beat())
     first = leases.next_round()
@@ -36,10 +36,10 @@ def test_a_heartbeat_is_answered_by_a_round_that_began_after_it() -> None:
     assert leases.next_round() is None
 
 
-def test_heartbeats_of_a_flood_are_one() -> None:
-    """NIST: protect. A stolen certificate's heartbeats were kept, each, until a round ended; the newest has the most.
+def test_repeated_heartbeats_of_an_incarnation_are_one() -> None:
+    """Regression: every heartbeat of a stolen certificate was stored until a round ended.
 
-    What incarnations without a lease said is forgotten when another one of their node comes.
+    Data of an incarnation without a lease is dropped when another one of its node sends a heartbeat.
     """
     leases = table()
     for number in range(1_000):
@@ -53,8 +53,8 @@ def test_heartbeats_of_a_flood_are_one() -> None:
     assert leases.acknowledged(("e1", 1)) == 5
 
 
-def test_the_leader_counts_from_its_answer_and_adds_a_margin() -> None:
-    """Two seconds and a tenth after the round, not after the heartbeat."""
+def test_lease_counts_from_the_answer_plus_a_margin() -> None:
+    """It ends two seconds and a tenth after the round, not after the heartbeat."""
     leases = table()
     leases.arrived("e1", beat())
     context = leases.next_round()
@@ -65,8 +65,7 @@ def test_the_leader_counts_from_its_answer_and_adds_a_margin() -> None:
     assert leases.expired(9.0, one_edge()) == []  # once
 
 
-def test_a_failed_round_answers_nobody() -> None:
-    """Without a quorum there is no lease."""
+def test_failed_round_answers_no_heartbeat() -> None:
     leases = table()
     leases.arrived("e1", beat())
     context = leases.next_round()
@@ -75,15 +74,15 @@ def test_a_failed_round_answers_nobody() -> None:
     assert leases.round_done(1.0, context, one_edge()) == []
 
 
-def test_a_new_leader_counts_every_lease_from_its_election() -> None:
-    """It does not know what its predecessor granted."""
+def test_new_leader_counts_every_lease_from_its_election() -> None:
+    """It does not know which leases its predecessor granted."""
     leases = table(now=10.0)
     assert not leases.surely_over(12.0, ("e1", 1))
     assert leases.surely_over(12.1, ("e1", 1))
 
 
-def test_a_stopped_lease_is_renewed_no_more() -> None:
-    """The worse-connected end: its heartbeats are answered without a grant, one node at a time."""
+def test_stopped_lease_is_not_renewed() -> None:
+    """Its heartbeats are answered without a grant, one node at a time."""
     leases = table()
     leases.stop(("e1", 1))
     assert leases.ending
@@ -96,8 +95,8 @@ def test_a_stopped_lease_is_renewed_no_more() -> None:
     assert not leases.ending
 
 
-def test_an_epoch_is_settled_when_every_live_node_acknowledged_it() -> None:
-    """The dead do not count."""
+def test_epoch_settles_after_every_live_node_acknowledged_it() -> None:
+    """Dead nodes do not count."""
     leases = table()
     assert leases.settled_epoch(one_edge()) == 0
     leases.arrived("e1", beat(epoch=4))
@@ -105,8 +104,8 @@ def test_an_epoch_is_settled_when_every_live_node_acknowledged_it() -> None:
     assert leases.settled_epoch(one_edge(NodeState.DEAD)) == 5
 
 
-def test_complaints_are_of_live_nodes_as_told_last() -> None:
-    """An empty list takes a complaint back."""
+def test_complaints_are_the_last_reports_of_live_nodes() -> None:
+    """An empty list withdraws a complaint."""
     leases = table()
     leases.arrived("e1", Heartbeat("e1", 1, 0.0, 5, ["r1"]))
     assert leases.complaints(one_edge()) == {"e1": ("r1",)}
@@ -115,7 +114,7 @@ def test_complaints_are_of_live_nodes_as_told_last() -> None:
 
 
 def test_the_next_deadline_follows_every_change_of_the_table() -> None:
-    """Against a plain model: what is kept of the deadline between two looks is never older than the table."""
+    """Against a simple model: the cached deadline is never older than the table."""
     for seed in range(200):
         rng = random.Random(seed)
         now, leases, alive = 0.0, LeaseTable(2.0, 0.25), {"e1"}

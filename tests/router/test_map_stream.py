@@ -1,4 +1,4 @@
-"""The map from a router's core to a node that follows: pages, steps meanwhile, losses, other routers."""
+"""The map stream from a router's core to a follower: pages, concurrent steps, losses, change of the router."""
 
 from zlib import crc32
 
@@ -52,7 +52,7 @@ class Stream:
         self.seen.append(cluster_map.epoch)
 
     def apply(self, *commands: Command) -> None:
-        """All routers carry out what was committed."""
+        """All routers apply the committed commands."""
         for command in commands:
             for name, core in self.cores.items():
                 self._sent(name, core.handle(self.now, [Applied(encode_command(command))]).sends)
@@ -63,8 +63,8 @@ class Stream:
             if node == "e1":
                 self.to_edge[router].append(data)
 
-    def ask(self) -> None:
-        """The edge says what is due, and routers answer."""
+    def send_requests(self) -> None:
+        """The edge sends its due requests, and routers answer."""
         self.holder.beat(self.now)
         asked, self.asked = self.asked, []
         for router, message in asked:
@@ -72,15 +72,15 @@ class Stream:
             self._sent(router, self.cores[router].handle(self.now, [event]).sends)
 
     def deliver(self, router: str, count: int = 1) -> None:
-        """The edge takes messages of a router."""
+        """The edge receives messages of a router."""
         for _ in range(count):
             self.holder.handle(self.now, router, decode_control(self.to_edge[router].pop(0)))
 
     def follow(self, turns: int = 1000) -> int:
-        """Everything arrives until nothing is left to say; return the number of messages."""
+        """Deliver until no message is left; return the number of messages."""
         count = 0
         for _ in range(turns):
-            self.ask()
+            self.send_requests()
             waiting = [router for router in self.names if self.to_edge[router]]
             if not waiting and not self.asked:
                 return count
@@ -95,15 +95,15 @@ class Stream:
 
 
 def placed(partitions: int, routers: int = 2) -> Stream:
-    """A cluster whose partitions are placed, before the edge follows."""
+    """Return a cluster with placed partitions, before the edge follows."""
     stream = Stream(partitions, routers)
     stream.apply(*(storage(number) for number in range(3)))
     return stream
 
 
 @pytest.mark.parametrize("partitions", [4_096, pytest.param(PARTITIONS_MAX, marks=pytest.mark.slow)])
-def test_a_long_map_and_a_long_step_arrive(partitions: int) -> None:
-    """Three copies, names of 64 characters: pages of 256 KiB, one asked for after the other."""
+def test_large_map_and_large_step_arrive(partitions: int) -> None:
+    """Three copies, names of 64 characters: pages of 256 KiB, requested one after the other."""
     stream = placed(partitions)
     stream.holder.router_up("r1", 0.0)
     pages = stream.follow()
@@ -114,8 +114,8 @@ def test_a_long_map_and_a_long_step_arrive(partitions: int) -> None:
     assert stream.holder.map == stream.map and stream.seen == [stream.map.epoch - 1, stream.map.epoch]
 
 
-def test_a_step_that_fits_is_a_step() -> None:
-    """256 partitions: what a death changes is one message."""
+def test_small_step_is_sent_as_step() -> None:
+    """256 partitions: the changes of a death fit one message."""
     stream = placed(256)
     stream.holder.router_up("r1", 0.0)
     stream.follow()
@@ -125,12 +125,12 @@ def test_a_step_that_fits_is_a_step() -> None:
     assert stream.holder.map == stream.map
 
 
-def test_steps_between_pages_wait_for_the_last_one() -> None:
-    """A cluster that changes faster than a map is read still ends at its newest epoch."""
+def test_steps_between_pages_apply_after_the_last_page() -> None:
+    """A follower reaches the newest epoch even if the map changes faster than it reads."""
     stream = placed(4_096)
     stream.holder.router_up("r1", 0.0)
     for number in range(3, 9):
-        stream.ask()
+        stream.send_requests()
         stream.deliver("r1")
         stream.apply(RegisterNode(NodeEntry(f"e{number}", "edge", 1, "h:1")))
     assert not stream.seen
@@ -138,47 +138,47 @@ def test_steps_between_pages_wait_for_the_last_one() -> None:
     assert stream.holder.map == stream.map and stream.seen == [stream.map.epoch]
 
 
-def test_a_router_that_goes_in_the_middle_leaves_nothing_behind() -> None:
-    """The next one is asked from the first page; a late page of the former changes nothing."""
+def test_follower_restarts_at_the_next_router() -> None:
+    """It requests the first page there; a late page of the former router changes nothing."""
     stream = placed(4_096)
     stream.holder.router_up("r1", 0.0)
-    stream.ask()
+    stream.send_requests()
     stream.deliver("r1")
-    stream.ask()
+    stream.send_requests()
     late = stream.to_edge["r1"].pop()
     stream.holder.router_down("r1")
     stream.holder.router_up("r2", 0.0)
-    stream.ask()
+    stream.send_requests()
     stream.holder.handle(0.0, "r1", decode_control(late))
     assert not stream.seen
     stream.follow()
     assert stream.holder.map == stream.map
 
 
-def test_a_lost_page_is_asked_for_again_from_the_first() -> None:
-    """Not before it is surely lost, and without a word from anybody."""
+def test_lost_page_restarts_the_map_from_its_first_page() -> None:
+    """After a timeout, without any other message."""
     stream = placed(4_096)
     stream.holder.router_up("r1", 0.0)
-    stream.ask()
+    stream.send_requests()
     stream.deliver("r1")
-    stream.ask()
+    stream.send_requests()
     stream.to_edge["r1"].clear()
     stream.now = PAGE_WAIT_S / 2
-    stream.ask()
+    stream.send_requests()
     assert not stream.to_edge["r1"]
     assert stream.holder.next_deadline() <= PAGE_WAIT_S
     stream.now = PAGE_WAIT_S
-    stream.ask()
+    stream.send_requests()
     assert len(stream.to_edge["r1"]) == 1
     stream.follow()
     assert stream.holder.map == stream.map
 
 
-def test_a_map_that_no_router_keeps_any_more_begins_anew() -> None:
-    """Others began at so many later epochs that its bytes are gone."""
+def test_map_that_no_router_stores_restarts_at_a_newer_epoch() -> None:
+    """Later followers have displaced its pages."""
     stream = placed(4_096)
     stream.holder.router_up("r1", 0.0)
-    stream.ask()
+    stream.send_requests()
     stream.deliver("r1")
     for number in range(ENCODED_MAX):
         stream.apply(RegisterNode(NodeEntry(f"e{number + 5}", "edge", 1, "h:1")))
@@ -188,8 +188,8 @@ def test_a_map_that_no_router_keeps_any_more_begins_anew() -> None:
     assert stream.holder.map == stream.map
 
 
-def test_routers_cut_the_same_pages() -> None:
-    """One that applied every command, and one that began with a snapshot of the others, in another order of names."""
+def test_routers_make_equal_pages() -> None:
+    """One applied every command, one started from a snapshot of the others, with another order of names."""
     stream = placed(4_096)
     one, two = stream.cores.values()
     nodes = dict(reversed(two.machine.map.nodes.items()))
@@ -197,15 +197,15 @@ def test_routers_cut_the_same_pages() -> None:
     assert map_pages(one.machine.map) == map_pages(two.machine.map)
 
 
-def test_a_reader_takes_no_page_that_does_not_fit() -> None:
-    """Missing ones, empty ones, too many bytes, a wrong checksum, no map: nothing is kept of them."""
+def test_invalid_page_is_rejected() -> None:
+    """Missing ones, empty ones, too many bytes, a wrong checksum, no map: all are discarded."""
     cluster_map = placed(4_096).map
     pages = map_pages(cluster_map)
     reader = MapReader()
-    assert reader.take(pages[1]) is None and not reader.reading  # of a map that was given up
+    assert reader.take(pages[1]) is None and not reader.reading  # of an abandoned map
     reader.take(pages[0])
     assert reader.wanted == (cluster_map.epoch, MAP_PAGE_BYTES)
-    assert reader.take(pages[0]) is None and reader.wanted == (cluster_map.epoch, MAP_PAGE_BYTES)  # anew
+    assert reader.take(pages[0]) is None and reader.wanted == (cluster_map.epoch, MAP_PAGE_BYTES)  # restarted
     with pytest.raises(ValueError, match="missing"):
         reader.take(pages[2])
     assert not reader.reading
@@ -224,24 +224,24 @@ def test_a_reader_takes_no_page_that_does_not_fit() -> None:
     assert not reader.reading
 
 
-def test_too_many_steps_begin_the_map_anew() -> None:
-    """They are bounded; the epoch that the next first page is of holds them all."""
+def test_too_many_steps_restart_the_map() -> None:
+    """The number of steps is bounded; the next first page includes them."""
     stream = placed(4_096, routers=1)
     stream.holder.router_up("r1", 0.0)
-    stream.ask()
+    stream.send_requests()
     stream.deliver("r1")
-    stream.ask()
+    stream.send_requests()
     stream.to_edge["r1"].clear()
     for incarnation in range(STEPS_MAX + 2):
         stream.apply(RegisterNode(NodeEntry("e5", "edge", incarnation + 1, "h:1")))
     stream.deliver("r1", STEPS_MAX + 1)
-    stream.ask()
+    stream.send_requests()
     stream.follow()
     assert stream.holder.map == stream.map
 
 
-def test_delegations_to_shards_that_are_none_are_no_map() -> None:
-    """An edge would look their owner up, and end. NIST: protect."""
+def test_delegation_to_a_missing_shard_is_not_a_map() -> None:
+    """Otherwise an edge would fail at the owner's lookup."""
     two = [ShardEntry(1, "r1"), ShardEntry(1, "r2")]
     sound, beyond = (Delegation("a", 2, "r1", shard) for shard in (2, 3))
     cluster_map = ClusterMap("c", 1, shards=list(two), base_shards=2)

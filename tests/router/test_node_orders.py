@@ -1,4 +1,4 @@
-"""Orders to single nodes: passed on by any router, one reply of what the nodes said, silent ones named."""
+"""Orders to single nodes: forwarded by any router, with one reply of all results that names nodes without an answer."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ from wire.node.events import FrameArrived
 ASKER = "operator:ann/cli-1"
 
 
-class Desk:
-    """The orders of a router, and what it sends."""
+class OrdersRouter:
+    """The orders of a router, and the messages that it sends."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Control]] = []
@@ -34,7 +34,7 @@ class Desk:
         )
 
     def ordered(self) -> list[tuple[str, int, bool]]:
-        """Return node, number and trial of each order, and forget them."""
+        """Return node, number and dry run of each sent order, and clear them."""
         found = [(node, one.request, one.dry_run) for node, one in self.sent if isinstance(one, OrderNode)]
         self.sent.clear()
         return found
@@ -46,96 +46,96 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def sender() -> OrdersRouter:
+    return OrdersRouter()
 
 
-def test_the_reply_has_what_each_node_said(desk: Desk) -> None:
-    desk.pass_on("e1", "e2")
-    assert desk.sent == [(node, OrderNode(1, "client kick", "c1", False, "ann", "operator")) for node in ("e1", "e2")]
-    desk.orders.take("e2", NodeOrdered(1, count=2))
-    desk.orders.take("e2", NodeOrdered(1, count=9))  # said twice
-    desk.orders.take("e9", NodeOrdered(1, count=9))  # nobody asked it
-    assert len(desk.sent) == 2
-    desk.orders.take("e1", NodeOrdered(1))
-    reply = desk.reply()
+def test_reply_lists_the_result_of_each_node(sender: OrdersRouter) -> None:
+    sender.pass_on("e1", "e2")
+    assert sender.sent == [(node, OrderNode(1, "client kick", "c1", False, "ann", "operator")) for node in ("e1", "e2")]
+    sender.orders.take("e2", NodeOrdered(1, count=2))
+    sender.orders.take("e2", NodeOrdered(1, count=9))  # a repeat
+    sender.orders.take("e9", NodeOrdered(1, count=9))  # has no such order
+    assert len(sender.sent) == 2
+    sender.orders.take("e1", NodeOrdered(1))
+    reply = sender.reply()
     assert reply.ok and isinstance(reply.result, dict)
     assert [(row["node"], row["count"]) for row in reply.result["nodes"]] == [("e1", 0), ("e2", 2)]
 
 
-def test_a_silent_node_is_named_with_exit_code_3(desk: Desk) -> None:
-    desk.pass_on("e1", "e2")
-    desk.orders.take("e1", NodeOrdered(1))
-    assert desk.orders.next_deadline() == 1.0 + ORDER_S
-    desk.orders.step(1.0 + ORDER_S)
-    reply = desk.reply()
+def test_node_without_answer_is_named_with_exit_code_3(sender: OrdersRouter) -> None:
+    sender.pass_on("e1", "e2")
+    sender.orders.take("e1", NodeOrdered(1))
+    assert sender.orders.next_deadline() == 1.0 + ORDER_S
+    sender.orders.step(1.0 + ORDER_S)
+    reply = sender.reply()
     assert not reply.ok and reply.exit_code == 3 and "from e2" in reply.error
-    desk.orders.take("e2", NodeOrdered(1))  # too late
-    assert len(desk.sent) == 3 and desk.orders.next_deadline() == float("inf")
+    sender.orders.take("e2", NodeOrdered(1))  # too late
+    assert len(sender.sent) == 3 and sender.orders.next_deadline() == float("inf")
 
 
-def test_a_mistake_that_all_nodes_name_is_one_line(desk: Desk) -> None:
-    """It was a line for each of the first five, and no word of the others."""
+def test_equal_errors_of_all_nodes_are_one_line(sender: OrdersRouter) -> None:
+    """Regression: there was a line for each of the first five, and none for the others."""
     nodes = [f"e{number}" for number in range(7)]
-    desk.pass_on(*nodes)
+    sender.pass_on(*nodes)
     for node in nodes:
-        desk.orders.take(node, NodeOrdered(1, error="odd" if node == "e3" else "no trace 'x'"))
-    assert desk.reply().error == "e0, e1, e2, e4, e5 and 1 more: no trace 'x'\ne3: odd"
+        sender.orders.take(node, NodeOrdered(1, error="odd" if node == "e3" else "no trace 'x'"))
+    assert sender.reply().error == "e0, e1, e2, e4, e5 and 1 more: no trace 'x'\ne3: odd"
 
 
-def test_a_mistake_of_one_node_is_the_reply_s(desk: Desk) -> None:
-    desk.pass_on("e1", "e2")
-    desk.orders.take("e1", NodeOrdered(1, lines=["users: no such file"], error="users: no such file"))
-    desk.orders.take("e2", NodeOrdered(1, lines=["logs.level: info -> debug"]))
-    reply = desk.reply()
+def test_error_of_one_node_is_the_error_of_the_reply(sender: OrdersRouter) -> None:
+    sender.pass_on("e1", "e2")
+    sender.orders.take("e1", NodeOrdered(1, lines=["users: no such file"], error="users: no such file"))
+    sender.orders.take("e2", NodeOrdered(1, lines=["logs.level: info -> debug"]))
+    reply = sender.reply()
     assert (reply.ok, reply.exit_code, reply.error) == (False, 1, "e1: users: no such file")
 
 
-def test_a_trace_that_one_node_refuses_begins_nowhere(desk: Desk) -> None:
-    """It began at all others: the seventeenth of one node, where the rest had room."""
-    desk.pass_on("e1", "e2", verb="trace start")
-    assert desk.ordered() == [("e1", 1, True), ("e2", 1, True)]
-    desk.orders.take("e1", NodeOrdered(1))
-    desk.orders.take("e2", NodeOrdered(1, error="16 traces run"))
-    reply = desk.reply()
-    assert (reply.ok, reply.exit_code, reply.error) == (False, 1, "e2: 16 traces run") and not desk.ordered()
+def test_trace_refused_by_one_node_starts_nowhere(sender: OrdersRouter) -> None:
+    """Regression: it started at all other nodes."""
+    sender.pass_on("e1", "e2", verb="trace start")
+    assert sender.ordered() == [("e1", 1, True), ("e2", 1, True)]
+    sender.orders.take("e1", NodeOrdered(1))
+    sender.orders.take("e2", NodeOrdered(1, error="16 traces run"))
+    reply = sender.reply()
+    assert (reply.ok, reply.exit_code, reply.error) == (False, 1, "e2: 16 traces run") and not sender.ordered()
     assert isinstance(reply.result, dict) and not any(row["done"] for row in reply.result["nodes"])
 
 
-def test_a_trace_that_all_nodes_have_room_for_begins(desk: Desk) -> None:
-    """A silent node is waited for a while, then ordered with the others, and named."""
-    desk.pass_on("e1", "e2", verb="trace start")
-    desk.ordered()
-    desk.orders.take("e1", NodeOrdered(1))
-    assert desk.orders.next_deadline() == 1.0 + TRY_S
-    desk.orders.step(1.0 + TRY_S)
-    assert desk.ordered() == [("e1", 2, False), ("e2", 2, False)]
-    desk.orders.take("e2", NodeOrdered(1, error="too late"))
-    desk.orders.take("e1", NodeOrdered(2))
-    assert desk.orders.next_deadline() == 1.0 + ORDER_S
-    desk.orders.step(1.0 + ORDER_S)
-    assert desk.reply().exit_code == 3 and "from e2" in desk.reply().error
-    desk.sent.clear()
-    desk.pass_on("e1", verb="trace start", dry_run=True)
-    assert desk.ordered() == [("e1", 3, True)]
-    desk.orders.take("e1", NodeOrdered(3))
-    assert desk.reply().ok
+def test_trace_starts_after_all_nodes_accepted_the_dry_run(sender: OrdersRouter) -> None:
+    """After a timeout, a silent node gets the order with the others, and is named."""
+    sender.pass_on("e1", "e2", verb="trace start")
+    sender.ordered()
+    sender.orders.take("e1", NodeOrdered(1))
+    assert sender.orders.next_deadline() == 1.0 + TRY_S
+    sender.orders.step(1.0 + TRY_S)
+    assert sender.ordered() == [("e1", 2, False), ("e2", 2, False)]
+    sender.orders.take("e2", NodeOrdered(1, error="too late"))
+    sender.orders.take("e1", NodeOrdered(2))
+    assert sender.orders.next_deadline() == 1.0 + ORDER_S
+    sender.orders.step(1.0 + ORDER_S)
+    assert sender.reply().exit_code == 3 and "from e2" in sender.reply().error
+    sender.sent.clear()
+    sender.pass_on("e1", verb="trace start", dry_run=True)
+    assert sender.ordered() == [("e1", 3, True)]
+    sender.orders.take("e1", NodeOrdered(3))
+    assert sender.reply().ok
 
 
-def test_nobody_to_order_and_too_many_orders(desk: Desk) -> None:
-    desk.pass_on()
-    assert desk.reply().exit_code == 1
-    desk.sent.clear()
+def test_order_without_nodes_or_beyond_the_limit_is_refused(sender: OrdersRouter) -> None:
+    sender.pass_on()
+    assert sender.reply().exit_code == 1
+    sender.sent.clear()
     for _ in range(OPEN_MAX):
-        desk.pass_on("e1")
-    assert not [node for node, _ in desk.sent if node == ASKER]
-    desk.pass_on("e1")
-    assert desk.reply().exit_code == 4
+        sender.pass_on("e1")
+    assert not [node for node, _ in sender.sent if node == ASKER]
+    sender.pass_on("e1")
+    assert sender.reply().exit_code == 4
 
 
 @pytest.mark.parametrize(("role", "granted"), [("viewer", False), ("operator", True), ("admin", True)])
-def test_who_may_order(role: str, granted: bool) -> None:
-    """A viewer reads; ``reload`` and ``client kick`` want an operator."""
+def test_order_requires_role_operator(role: str, granted: bool) -> None:
+    """A viewer may only read; ``reload`` and ``client kick`` need an operator."""
     core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     peer = PeerKey(f"{role}:ann/cli-1", "operator", 1)
     for verb, arguments in (("reload", {}), ("client kick", {"client_id": "c"})):
@@ -146,8 +146,8 @@ def test_who_may_order(role: str, granted: bool) -> None:
         assert ("no such node" in said.error) == granted, said.error
 
 
-def test_a_node_that_cannot_carry_an_order_out_is_named() -> None:
-    """With those that can; it said `no such node is alive`, of a storage node that lives."""
+def test_order_to_a_node_of_the_wrong_tier_names_valid_nodes() -> None:
+    """Regression: for a live storage node the error was `no such node is alive`."""
     alive = ClusterMap("c", base_shards=1)
     for name, tier in (("e1", "edge"), ("e2", "edge"), ("s1", "storage")):
         alive.nodes[name] = NodeEntry(name, tier, 1, f"{name}:1", state=NodeState.ACTIVE)
@@ -163,19 +163,19 @@ def test_a_node_that_cannot_carry_an_order_out_is_named() -> None:
 
 
 @pytest.mark.parametrize(("role", "taken"), [("operator", 1), ("viewer", 0), ("", 0)])
-def test_a_router_carries_out_no_order_of_too_low_a_role(desk: Desk, role: str, taken: int) -> None:
-    """Another router passed it on: the one that acts judges once more."""
-    desk.orders.take("r1", OrderNode(3, "reload", "", False, "ann", role))
-    ((router, _, refusal),) = desk.orders.take_for_process()
+def test_forwarded_order_is_authorized_again(sender: OrdersRouter, role: str, taken: int) -> None:
+    """The executing router checks the role again."""
+    sender.orders.take("r1", OrderNode(3, "reload", "", False, "ann", role))
+    ((router, _, refusal),) = sender.orders.take_for_process()
     assert (router, not refusal) == ("r1", bool(taken)), "a refused one has a line in the audit too"
-    assert desk.orders.take_for_process() == []
-    assert ["role" in message.error for _, message in desk.sent if isinstance(message, NodeOrdered)] == [True] * (
+    assert sender.orders.take_for_process() == []
+    assert ["role" in message.error for _, message in sender.sent if isinstance(message, NodeOrdered)] == [True] * (
         1 - taken
     )
 
 
-def test_the_order_names_whom_a_service_asks_for_with_the_lower_role() -> None:
-    """The admin service's certificate may do all; what its caller may not, nodes do not do."""
+def test_order_names_the_client_of_a_service_with_the_lower_role() -> None:
+    """The admin service's certificate may do all; nodes refuse orders beyond its caller's role."""
     core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     core.machine.map = ClusterMap(
         epoch=1, cluster="c", nodes={"e0": NodeEntry("e0", "edge", 1, "e0:1", state="active")}

@@ -1,4 +1,4 @@
-"""An operator's order is carried out once, however often and at whichever router it is given."""
+"""An operator's order is applied once, for any number of repeats at any router."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ROUTER = NodeEntry("r1", "router", 1, "h:1")
 
 
 class Group:
-    """Two routers, one log, and what becomes of proposals."""
+    """Two routers with one log, and the results of proposals."""
 
     def __init__(self) -> None:
         self.cores = {name: RouterCore(NodeEntry(name, "router", 1, "h:1"), RouterLimits()) for name in ("r1", "r2")}
@@ -34,15 +34,15 @@ class Group:
         for name, core in self.cores.items():
             core.handle(0.0, [RoleChanged(name == leader, leader)])
 
-    def ask(self, router: str, verb: str, order: str, **arguments: object) -> list[Command]:
-        """Give an order; return what the router proposes."""
+    def send_order(self, router: str, verb: str, order: str, **arguments: object) -> list[Command]:
+        """Send an order; return the router's proposals."""
         message = encode_control(Admin(1, verb, dict(arguments), order))
         ready = self.cores[router].handle(0.0, [FrameArrived(OPERATOR, FrameKind.CONTROL, message)])
         self.take(ready.sends)
         return [proposal.command for proposal in ready.proposals if isinstance(proposal.command, Order)]
 
     def commit(self, *entries: bytes) -> None:
-        """Commit entries; each router applies them."""
+        """Commit entries, which each router applies."""
         for data in entries:
             self.log.append(data)
             for core in self.cores.values():
@@ -55,25 +55,25 @@ class Group:
                 self.replies.append(message)
 
 
-def test_a_repeat_at_the_next_leader_gets_the_first_outcome() -> None:
-    """The first one committed it and was lost before it answered."""
+def test_repeat_at_the_next_leader_gets_the_first_result() -> None:
+    """The first leader committed the order and failed before it answered."""
     group = Group()
-    (command,) = group.ask("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
+    (command,) = group.send_order("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
     group.commit(encode_command(command))
     first = group.replies.pop()
     epoch = group.cores["r2"].machine.map.epoch
     group.lead("r2")
-    assert group.ask("r2", "ring delegate", "one", prefix="plant", depth=2, pin="") == []
+    assert group.send_order("r2", "ring delegate", "one", prefix="plant", depth=2, pin="") == []
     assert group.replies == [first] and first.ok
     assert group.cores["r2"].machine.map.epoch == epoch
 
 
-def test_two_proposals_of_one_order_are_one() -> None:
-    """The next leader proposed it before it knew of the first: the log decides."""
+def test_two_proposals_of_one_order_apply_once() -> None:
+    """The next leader proposed it before it knew the first: the log decides."""
     group = Group()
-    one = group.ask("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
+    one = group.send_order("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
     group.lead("r2")
-    two = group.ask("r2", "ring delegate", "one", prefix="plant", depth=2, pin="")
+    two = group.send_order("r2", "ring delegate", "one", prefix="plant", depth=2, pin="")
     group.commit(encode_command(one[0]))
     epoch = group.cores["r1"].machine.map.epoch
     group.commit(encode_command(two[0]))
@@ -81,35 +81,35 @@ def test_two_proposals_of_one_order_are_one() -> None:
     assert [reply.result for reply in group.replies] == [{"map_epoch": epoch, "rebalance": None}] * len(group.replies)
 
 
-def test_an_order_that_was_done_is_not_refused_for_being_done() -> None:
-    """A second `undelegate` would find nothing: the repeat of the first one says that it went well."""
+def test_repeat_of_an_applied_order_is_not_refused() -> None:
+    """A second `undelegate` would find no delegation: the repeat returns the first success."""
     group = Group()
     for verb, order, arguments in (
         ("ring delegate", "one", {"prefix": "plant", "depth": 2}),
         ("ring undelegate", "two", {"prefix": "plant"}),
     ):
-        group.commit(*map(encode_command, group.ask("r1", verb, order, **arguments)))
+        group.commit(*map(encode_command, group.send_order("r1", verb, order, **arguments)))
     group.lead("r2")
     group.replies.clear()
-    assert group.ask("r2", "ring undelegate", "two", prefix="plant") == []
-    assert group.ask("r2", "ring undelegate", "three", prefix="plant") == []
+    assert group.send_order("r2", "ring undelegate", "two", prefix="plant") == []
+    assert group.send_order("r2", "ring undelegate", "three", prefix="plant") == []
     assert [reply.ok for reply in group.replies] == [True, False]
     assert "no delegation" in group.replies[1].error
 
 
-def test_what_was_not_committed_is_carried_out_when_it_comes_again() -> None:
-    """Its proposer lost the lead before a majority had it."""
+def test_uncommitted_order_is_applied_when_repeated() -> None:
+    """Its proposer lost leadership before the commit."""
     group = Group()
-    group.ask("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
+    group.send_order("r1", "ring delegate", "one", prefix="plant", depth=2, pin="")
     group.take(group.cores["r1"].handle(0.0, [ProposalFailed(2, "r2")]).sends)
     group.lead("r2")
-    commands = group.ask("r2", "ring delegate", "one", prefix="plant", depth=2, pin="")
+    commands = group.send_order("r2", "ring delegate", "one", prefix="plant", depth=2, pin="")
     group.commit(*map(encode_command, commands))
     assert group.replies[-1].ok and group.cores["r2"].machine.map.delegations
 
 
 def test_orders_are_bounded_and_part_of_the_snapshot() -> None:
-    """The oldest is forgotten, by every router alike; one that begins with a snapshot knows the same."""
+    """Every router drops the same oldest one; so does one that starts from a snapshot."""
     machine = MapMachine()
     machine.apply(Bootstrap("c", 4, 4, 1, 1, 2.0))
     for number in range(ORDERS_MAX + 3):
@@ -124,10 +124,10 @@ def test_orders_are_bounded_and_part_of_the_snapshot() -> None:
 
 
 def test_a_follower_names_the_leader_in_node_list() -> None:
-    """Only the leader knows leases; the command line goes on to it. The leader's own answer is the nodes alone."""
+    """Only the leader knows leases; the command line queries it next. The leader's own answer has the nodes only."""
     group = Group()
     for router in group.cores:
-        group.ask(router, "node list", "")
+        group.send_order(router, "node list", "")
     led, followed = (reply.result for reply in group.replies)
     assert isinstance(led, dict) and isinstance(followed, dict)
     assert list(led) == ["nodes"] and led["nodes"][0]["lease_s"] is not None
@@ -135,8 +135,8 @@ def test_a_follower_names_the_leader_in_node_list() -> None:
 
 
 @pytest.mark.parametrize("identifier", ["x" * 65, "é" * 40])
-def test_an_identifier_out_of_its_bounds_is_refused_and_not_kept(identifier: str) -> None:
-    """A hostile operator's memory is not ours."""
+def test_out_of_range_identifier_is_refused_and_not_stored(identifier: str) -> None:
+    """Otherwise a hostile operator could fill the routers' memory."""
     machine = MapMachine()
     machine.apply(Bootstrap("c", 4, 4, 1, 1, 2.0))
     assert "too long" in machine.apply(Order(identifier, Delegate("plant", 2))).refusal

@@ -1,4 +1,4 @@
-"""A router refuses a question with wrong arguments, and goes on."""
+"""A router refuses a request with invalid arguments, and continues."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from wire.node.events import FrameArrived
 
 
 @pytest.mark.parametrize(("verb", "arguments"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_wrong_question_is_answered_with_exit_code_2(verb: str, arguments: dict[str, Any]) -> None:
-    """`ring plan {"drain": 5}` ended a router."""
+def test_invalid_arguments_are_refused_with_exit_code_2(verb: str, arguments: dict[str, Any]) -> None:
+    """Regression: `ring plan {"drain": 5}` ended a router."""
     core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(7, verb, arguments)))
     ready = core.handle(1.0, [frame])
@@ -37,8 +37,8 @@ def test_a_wrong_question_is_answered_with_exit_code_2(verb: str, arguments: dic
         (PeerKey("bob/cli-1", "operator", 1), "wants an operator's certificate"),
     ],
 )
-def test_a_role_that_does_not_suffice_is_refused_and_counted(peer: PeerKey, why: str) -> None:
-    """NIST: protect. The router judges the role of the link before it looks at arguments, leader or map."""
+def test_insufficient_role_is_refused_and_counted(peer: PeerKey, why: str) -> None:
+    """The router checks the role of the link before arguments, leader or map."""
     core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     frame = FrameArrived(peer, FrameKind.CONTROL, encode_control(Admin(7, "cluster forget", {"node": "s1"})))
     replies = [decode_control(payload) for node, _, payload in core.handle(1.0, [frame]).sends if node == peer.node]

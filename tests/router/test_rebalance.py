@@ -1,4 +1,4 @@
-"""Plans, their steps, and the leader's hand on them."""
+"""Plans, their steps, and their execution by the leader."""
 
 import random
 
@@ -28,7 +28,7 @@ TIERS = {"r": "router", "s": "storage", "e": "edge"}
 
 
 class Group:
-    """A machine, its leader's runner, and primaries that promote what joins."""
+    """A machine, its leader's runner, and primaries that promote joining copies."""
 
     def __init__(self, *names: str, replicas: int = 2, partitions: int = 16) -> None:
         self.machine = MapMachine()
@@ -54,7 +54,7 @@ class Group:
         return refusal
 
     def lead(self) -> None:
-        """A new leader: nothing of its predecessor's memory is left."""
+        """Replace the leader; its predecessor's memory is lost."""
         self.leases = LeaseTable(2.0, 0.1)
         self.queue: list[Command] = []
         self.runner = RebalanceRunner(self.machine, self.leases, self.queue.append)
@@ -64,8 +64,8 @@ class Group:
         plan = make_plan(self.map, dict.fromkeys(range(count), (1, sizes)))
         return self.do(StartRebalance(plan, throttle))
 
-    def turn(self, *, promote: bool = True) -> None:
-        """A round: heartbeats acknowledge the map, the runner proposes, commands commit, primaries promote."""
+    def run_round(self, *, promote: bool = True) -> None:
+        """Run a round: heartbeats acknowledge the map, the runner proposes, commands commit, primaries promote."""
         self.now += 0.1
         for node, incarnation in live_incarnations(self.map):
             self.leases.arrived(node, Heartbeat(node, incarnation, self.now, self.map.epoch), self.now)
@@ -89,12 +89,12 @@ class Group:
         return sum(len(placement.joining) for placement in self.map.partitions)
 
     def check(self) -> None:
-        """Whoever is primary is in sync, and nothing is ever without a copy."""
+        """Every primary is in sync, and every partition has a copy."""
         for placement in self.map.partitions:
             assert not placement.epoch or placement.primary in placement.in_sync
 
     def balance(self) -> "Group":
-        """Carry out what is planned: partitions were placed when there were just enough nodes for their copies."""
+        """Execute the plan after the first placement on just enough nodes."""
         if make_plan(self.map).moves:
             self.start()
             assert self.run(2000) == "done"
@@ -102,7 +102,7 @@ class Group:
 
     def run(self, turns: int = 400) -> str:
         for _ in range(turns):
-            self.turn()
+            self.run_round()
             job = self.machine.job
             assert job is not None
             if job.state in ("done", "failed", "aborted"):
@@ -110,13 +110,13 @@ class Group:
         raise AssertionError(f"not finished: {self.runner.status(self.now)}")
 
 
-def test_a_balanced_map_has_nothing_to_move() -> None:
-    """What the ring proposed is what the map decided."""
+def test_balanced_map_has_an_empty_plan() -> None:
+    """The map has the ring's proposal."""
     assert make_plan(Group("r1", "r2", "r3", "s1", "s2", "s3").balance().map).moves == ()
 
 
 def test_a_plan_counts_the_partitions_that_keep_fewer_copies() -> None:
-    """With as many storage nodes as copies nobody takes those of a node that is drained."""
+    """With as many storage nodes as copies, no other node can take those of a drained one."""
     group = Group("r1", "s1", "s2").balance()
     told = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
     assert told["partitions_under_replicated"] == len(group.map.partitions)
@@ -126,8 +126,8 @@ def test_a_plan_counts_the_partitions_that_keep_fewer_copies() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_a_new_node_moves_at_most_its_share(count: int) -> None:
-    """At most 1.2 / (N + 1) of the replica slots; primaries among the same replicas are listed apart."""
+def test_new_node_moves_at_most_its_share(count: int) -> None:
+    """At most 1.2 / (N + 1) of the replica slots; primaries among the same replicas are listed separately."""
     group = Group(*(f"s{number}" for number in range(count)), partitions=256).balance()
     group.register("s9")
     plan = make_plan(group.map)
@@ -136,8 +136,8 @@ def test_a_new_node_moves_at_most_its_share(count: int) -> None:
     assert all(move.source != move.target for move in plan.moves if move.kind == "primary")
 
 
-def test_a_rebalance_reaches_its_plan() -> None:
-    """Copies are added, caught up, handed over and dropped, in this order; verify finds nothing."""
+def test_rebalance_reaches_its_plan() -> None:
+    """Copies are added, catch up, take over and are dropped, in this order; verify reports no problem."""
     group = Group("r1", "s1", "s2")
     group.register("s3")
     assert group.start() == ""
@@ -147,22 +147,22 @@ def test_a_rebalance_reaches_its_plan() -> None:
     assert group.refused == []
 
 
-def test_shards_move_in_lots_that_settle() -> None:
-    """A lot leaves when every live node knows of the one before."""
+def test_shards_move_in_batches_that_settle() -> None:
+    """A batch starts when every live node has acknowledged the previous one."""
     group = Group("r1", "r2")
     group.do(PlaceShards(dict.fromkeys(range(16), "r1")))
     group.start()
     lots = []
     while group.machine.job.state == "running":  # type: ignore[union-attr]
         before = [shard.owner for shard in group.map.shards]
-        group.turn()
+        group.run_round()
         lots.append(sum(1 for old, new in zip(before, group.map.shards, strict=True) if old != new.owner))
     assert sum(lots) == 8 and max(lots) <= 8
     assert make_plan(group.map).moves == ()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_change_of_the_leader_at_any_moment_changes_nothing(seed: int) -> None:
+def test_leader_change_does_not_affect_a_rebalance(seed: int) -> None:
     """The job is in the log, its progress in the map."""
     rng = random.Random(seed)
     group = Group("r1", "s1", "s2", "s3")
@@ -171,7 +171,7 @@ def test_a_change_of_the_leader_at_any_moment_changes_nothing(seed: int) -> None
     for _ in range(400):
         if rng.random() < 0.2:
             group.lead()
-        group.turn()
+        group.run_round()
         if group.machine.job.state == "done":  # type: ignore[union-attr]
             break
     assert all("s1" not in placement.in_sync for placement in group.map.partitions)
@@ -179,14 +179,14 @@ def test_a_change_of_the_leader_at_any_moment_changes_nothing(seed: int) -> None
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8])
-def test_an_abort_leaves_the_old_or_the_new_placement(turns: int) -> None:
-    """At whatever moment: every partition has as many copies as before, none of them joining."""
+def test_abort_leaves_the_old_or_the_new_placement(turns: int) -> None:
+    """At any time: every partition has as many copies as before, none of them joining."""
     group = Group("r1", "s1", "s2")
     before = [set(placement.in_sync) for placement in group.map.partitions]
     group.register("s3")
     group.start()
     for number in range(turns):
-        group.turn(promote=number % 2 == 0)
+        group.run_round(promote=number % 2 == 0)
     group.do(SetRebalance(1, "aborting"))
     assert group.run() == "aborted"
     plan = {move.number: set(move.replicas) for move in group.machine.job.plan.moves}  # type: ignore[union-attr]
@@ -195,27 +195,26 @@ def test_an_abort_leaves_the_old_or_the_new_placement(turns: int) -> None:
         assert placement.joining == ()
 
 
-def test_a_pause_begins_nothing() -> None:
-    """And resume goes on."""
+def test_pause_starts_no_move_until_resume() -> None:
     group = Group("r1", "s1", "s2")
     group.register("s3")
     group.start()
     group.do(SetRebalance(1, "paused"))
     epoch = group.map.epoch
     for _ in range(5):
-        group.turn()
+        group.run_round()
     assert group.map.epoch == epoch
     assert "cannot become paused" in group.do(SetRebalance(1, "paused"))
     group.do(SetRebalance(1, "running"))
     assert group.run() == "done"
 
 
-def test_a_target_that_dies_ends_the_job_with_what_could_be_done() -> None:
-    """Its half copies are gone; planning again is the way on."""
+def test_dead_target_ends_the_job_with_the_completed_moves() -> None:
+    """Its incomplete copies are removed; a new plan continues."""
     group = Group("r1", "s1", "s2")
     group.register("s3")
     group.start()
-    group.turn(promote=False)
+    group.run_round(promote=False)
     assert group.copies()
     group.do(DeclareDead("s3", 1))
     assert group.run() == "failed"
@@ -223,8 +222,8 @@ def test_a_target_that_dies_ends_the_job_with_what_could_be_done() -> None:
     assert make_plan(group.map).moves == ()
 
 
-def test_a_throttle_spreads_the_copies_over_time() -> None:
-    """1 000 bytes at 2 000 bytes/s: two copies begin per second."""
+def test_throttle_spreads_the_copies_over_time() -> None:
+    """1 000 bytes at 2 000 bytes/s: two copies start per second."""
     group = Group("r1", "s1", "s2")
     group.register("s3")
     group.start(throttle=2000, sizes=1000)
@@ -233,8 +232,8 @@ def test_a_throttle_spreads_the_copies_over_time() -> None:
     assert (group.starts[-1] - group.starts[0]) / (len(group.starts) - 1) > 0.45
 
 
-def test_a_plan_of_another_epoch_is_refused() -> None:
-    """One line, and no job."""
+def test_plan_of_another_epoch_is_refused() -> None:
+    """With one line, and no job."""
     group = Group("r1", "s1", "s2")
     group.register("s3")
     plan = make_plan(group.map)
@@ -245,8 +244,8 @@ def test_a_plan_of_another_epoch_is_refused() -> None:
     assert "wait for it" in group.start()
 
 
-def test_the_job_is_part_of_the_snapshot() -> None:
-    """A router that gets the state by snapshot can lead it on."""
+def test_job_is_part_of_the_snapshot() -> None:
+    """A router that starts from a snapshot can lead it."""
     group = Group("r1", "s1", "s2")
     group.register("s3")
     group.start()
@@ -255,8 +254,8 @@ def test_the_job_is_part_of_the_snapshot() -> None:
     assert other.job == group.machine.job
 
 
-def test_an_end_that_was_not_committed_is_proposed_again() -> None:
-    """Its leader lost the lead before a majority had it, and leads again: the job would run for ever."""
+def test_uncommitted_end_of_a_job_is_proposed_again() -> None:
+    """Its leader lost and regained leadership: without a repeat the job would never end."""
     group = Group("s1", "s2").balance()
     group.do(StartRebalance(RebalancePlan(group.map.epoch)))
     for second in range(4):

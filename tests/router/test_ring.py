@@ -1,4 +1,4 @@
-"""The ring proposes evenly, moves little, and always the same."""
+"""The ring's proposals are even, stable and deterministic."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ def nodes(count: int, **options: object) -> list[RingNode]:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6, 9])
 def test_adding_a_node_moves_few_replica_slots(count: int) -> None:
-    """One node added to N: at most 1.2 / (N + 1) of the replica slots get another holder."""
+    """One node added to N moves at most 1.2 / (N + 1) of the replica slots."""
     before = propose_replicas(nodes(count), 256, 2)
     after = propose_replicas(nodes(count + 1), 256, 2)
     moved = sum(len(set(new) - set(old)) for old, new in zip(before, after, strict=True))
@@ -30,13 +30,13 @@ def test_primaries_and_owners_are_even(count: int) -> None:
 
 
 def test_proposals_do_not_depend_on_order() -> None:
-    """Same nodes, same proposal, on every router."""
+    """The same nodes give the same proposal on every router."""
     assert propose_replicas(nodes(5), 64, 3) == propose_replicas(nodes(5)[::-1], 64, 3)
     assert propose_owners(nodes(5), 64) == propose_owners(nodes(5)[::-1], 64)
 
 
 def test_replicas_are_distinct_and_spread_over_zones() -> None:
-    """Every zone once before one is used twice; fewer nodes than copies hold fewer."""
+    """Every zone is used once before one is used twice; with fewer nodes than copies there are fewer copies."""
     zoned = [RingNode(f"s{number}", zone="abc"[number % 3]) for number in range(6)]
     for replicas in propose_replicas(zoned, 128, 3):
         assert {"abc"[int(name[1:]) % 3] for name in replicas} == set("abc")
@@ -49,7 +49,7 @@ def test_replicas_are_distinct_and_spread_over_zones() -> None:
 
 
 def test_weights_are_honoured() -> None:
-    """Twice the weight, about twice the copies."""
+    """Twice the weight gives about twice the copies."""
     weighted = [RingNode("big", weight=2), *(RingNode(f"s{number}") for number in range(4))]
     held = Counter(name for replicas in propose_replicas(weighted, 512, 1) for name in replicas)
     assert 1.5 < held["big"] / (512 / 6) / 1.0 < 2.5

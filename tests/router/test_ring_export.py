@@ -1,4 +1,4 @@
-"""``ring export`` says enough: a script of ten lines that knows nothing of us finds what ``ring explain`` finds."""
+"""``ring export`` is complete: an independent script of ten lines computes the results of ``ring explain``."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ NAMES = ("client-1", "devices/7/temperature", "plant-7/line-1/x", "plant-7/line-
 
 
 class Cluster:
-    """One router that leads, two storage nodes, delegations."""
+    """One leading router, two storage nodes, delegations."""
 
     def __init__(self) -> None:
         self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits())
@@ -39,7 +39,7 @@ class Cluster:
         for command in commands:
             self.core.handle(1.0, [Applied(encode_command(command))])
 
-    def ask(self, verb: str, **arguments: object) -> AdminReply:
+    def send_command(self, verb: str, **arguments: object) -> AdminReply:
         frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(1, verb, arguments)))
         ready = self.core.handle(2.0, [frame])
         (reply,) = [decode_control(payload) for node, _, payload in ready.sends if node == OPERATOR.node]
@@ -48,69 +48,68 @@ class Cluster:
 
 
 def explained(cluster: Cluster, name: str) -> list[Any]:
-    answer: Any = cluster.ask("ring explain", name=name).result
+    answer: Any = cluster.send_command("ring explain", name=name).result
     return [answer["partition"], answer["primary"], answer["shard"], answer["owner"]]
 
 
-def test_placement_is_as_in_the_vectors() -> None:
-    """The hash and its modulo never change: what is written here is placed there for ever."""
+def test_placement_matches_the_vectors() -> None:
+    """The hash and its modulo never change, so these placements are permanent."""
     cluster = Cluster()
     found = {name: explained(cluster, name) for name in NAMES}
     assert found == json.loads(VECTORS.read_text())
 
 
-def test_a_third_party_script_reproduces_explain(tmp_path: Path) -> None:
+def test_independent_script_reproduces_explain(tmp_path: Path) -> None:
     """Ten lines of Python and CRC-32."""
     cluster = Cluster()
     exported = tmp_path / "ring.json"
-    exported.write_text(json.dumps(cluster.ask("ring export").result))
+    exported.write_text(json.dumps(cluster.send_command("ring export").result))
     for name in NAMES[1:4]:
         printed = subprocess.run([sys.executable, SCRIPT, exported, name], capture_output=True, text=True, check=True)
         assert printed.stdout.split() == [str(item) for item in explained(cluster, name)]
 
 
-def test_a_dry_run_says_what_would_change_and_changes_nothing() -> None:
-    """The command is carried out on a copy of the map; a refusal is the same as without --dry-run."""
+def test_dry_run_returns_the_changes_without_applying_them() -> None:
+    """The command is applied to a copy of the map; a refusal is the same as without --dry-run."""
     cluster = Cluster()
     cluster.core.handle(1.5, [RoleChanged(True, "r1")])
     before = cluster.core.machine.snapshot()
-    reply: Any = cluster.ask("ring delegate", prefix="plant-8", depth=2, pin="r2", dry_run=True)
+    reply: Any = cluster.send_command("ring delegate", prefix="plant-8", depth=2, pin="r2", dry_run=True)
     assert reply.ok and reply.result["shards"] == 10 and reply.result["owners_changed"] == 1
-    assert cluster.ask("ring undelegate", prefix="devices", dry_run=True).ok
-    assert "no delegation" in cluster.ask("ring undelegate", prefix="nothing", dry_run=True).error
-    assert "still holds" in cluster.ask("ring remove", node="s1", dry_run=True).error
+    assert cluster.send_command("ring undelegate", prefix="devices", dry_run=True).ok
+    assert "no delegation" in cluster.send_command("ring undelegate", prefix="nothing", dry_run=True).error
+    assert "still holds" in cluster.send_command("ring remove", node="s1", dry_run=True).error
     assert cluster.core.machine.snapshot() == before
 
 
-def test_plan_and_show_tell_keys_and_bytes() -> None:
-    """Nodes tell the leader; another router has not been told, and says who has."""
+def test_plan_and_show_include_keys_and_bytes() -> None:
+    """Nodes report sizes to the leader; another router names the leader."""
     cluster = Cluster()
-    assert cluster.ask("ring plan").exit_code == 4
+    assert cluster.send_command("ring plan").exit_code == 4
     cluster.core.handle(1.5, [RoleChanged(True, "r1")])
     beat = Heartbeat("s1", 1, 1.6, 9, sizes={number: (10 + number, 1000) for number in range(16)})
     other = Heartbeat("s2", 1, 1.6, 9, sizes={number: (10 + number, 1000) for number in range(16)})
     for message in (beat, other):
         peer = PeerKey(message.node, "storage", 1)
         cluster.core.handle(1.7, [FrameArrived(peer, FrameKind.CONTROL, encode_control(message))])
-    shown: Any = cluster.ask("ring show").result
+    shown: Any = cluster.send_command("ring show").result
     assert [(row["keys"], row["bytes"], row["state"]) for row in shown["partitions"]][3] == (13, 1000, "ok")
     cluster.core.handle(1.8, [Applied(encode_command(RegisterNode(NodeEntry("s3", "storage", 1, "h:1"))))])
-    planned: Any = cluster.ask("ring plan").result
+    planned: Any = cluster.send_command("ring plan").result
     moves = [move for move in planned["moves"] if move["kind"] == "partition"]
     assert moves and all(move["bytes"] == 1000 and move["keys"] == 10 + move["number"] for move in moves)
     assert planned["bytes"] == 1000 * len(moves)
 
 
-def test_who_does_not_lead_says_who_does() -> None:
-    """A change at a follower is refused with one line."""
+def test_follower_refuses_a_change_and_names_the_leader() -> None:
     cluster = Cluster()
-    reply = cluster.ask("ring rebalance")
+    reply = cluster.send_command("ring rebalance")
     assert (reply.ok, reply.exit_code) == (False, 4)
     assert "does not lead" in reply.error
 
 
 def test_refusals_of_the_leader_are_one_line() -> None:
-    """Unknown node, last replica, plan of another epoch, nothing to pause."""
+    """Unknown node, last replica, plan of another epoch, no rebalance to pause."""
     cluster = Cluster()
     cluster.core.handle(1.5, [RoleChanged(True, "r1")])
     for verb, arguments, why in (
@@ -120,5 +119,5 @@ def test_refusals_of_the_leader_are_one_line() -> None:
         ("ring remove", {"node": "s1"}, "still holds 16 partitions"),
         ("ring frobnicate", {}, "knows no"),
     ):
-        reply = cluster.ask(verb, **arguments)
+        reply = cluster.send_command(verb, **arguments)
         assert not reply.ok and why in reply.error and "\n" not in reply.error, reply

@@ -1,4 +1,4 @@
-"""One route shard: who is told what, and when AddRoutes is answered."""
+"""One route shard: invalidations, and the time at which AddRoutes is answered."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from wire.messages.routes import (
 
 
 class Owner:
-    """A shard with edges that answer invalidations only when told to."""
+    """A shard with edges that acknowledge invalidations only on request."""
 
     def __init__(self, edges: Sequence[str] = ("e1", "e2"), partitions: Sequence[int] = (), bound: int = 1000) -> None:
         self.shard = RouteShard(3, 7, edges, partitions, bound)
@@ -28,7 +28,7 @@ class Owner:
         self.sent: list[tuple[str, Control]] = []
 
     def ready(self, *edges: str) -> "Owner":
-        """Let edges report nothing and register nothing."""
+        """Complete the reports and registrations of edges, without routes or topics."""
         for edge in edges or ("e1", "e2"):
             self.report(edge)
             self.resolve(edge, kept=True)
@@ -42,7 +42,7 @@ class Owner:
         return new
 
     def acknowledge(self, *edges: str) -> None:
-        """Edges acknowledge every invalidation that was sent to them and not acknowledged yet."""
+        """Edges acknowledge every open invalidation sent to them."""
         self.take()
         for node, message in list(self.sent):
             if isinstance(message, Invalidate) and (not edges or node in edges):
@@ -50,7 +50,7 @@ class Owner:
                 self.shard.invalidated(node, Invalidated(message.number, 3, 7))
 
     def dropped(self) -> list[list[str]]:
-        """Return the filters of each order that was sent since the last ``take``."""
+        """Return the filters of each invalidation sent since the last ``take``."""
         return [message.topic_filters for _, message in self.take() if isinstance(message, Invalidate)]
 
     def resolve(self, edge: str, *topics: str, kept: bool = False) -> None:
@@ -100,7 +100,7 @@ class Owner:
 
 
 def test_routes_of_edges_and_partitions_are_answered() -> None:
-    """Every delivery destination once, sorted, whatever filters of it match."""
+    """Every destination once, sorted, for any number of matching filters."""
     owner = Owner().ready()
     owner.add("e2", "a/+", "a/b")
     owner.add("s1", "a/#", partition=9)
@@ -111,15 +111,15 @@ def test_routes_of_edges_and_partitions_are_answered() -> None:
     assert owner.shard.routes == 4
 
 
-def test_add_routes_is_answered_when_nobody_caches_a_matching_topic() -> None:
-    """PROTOCOL 7.1: nothing to wait for."""
+def test_add_routes_without_cached_topics_is_answered_at_once() -> None:
+    """PROTOCOL 7.1: there is no edge to wait for."""
     owner = Owner().ready()
     owner.answer("e1", "other")
     assert owner.add("e2", "a/b") in owner.added()
 
 
 def test_add_routes_waits_for_every_edge_that_cached_a_matching_topic() -> None:
-    """SUBACK means subscribed, everywhere: both edges must have dropped their answers."""
+    """SUBACK means subscribed at every edge: both edges must have dropped their answers."""
     owner = Owner().ready()
     owner.answer("e1", "a/b")
     owner.answer("e2", "a/b")
@@ -131,8 +131,8 @@ def test_add_routes_waits_for_every_edge_that_cached_a_matching_topic() -> None:
     assert request in owner.added()
 
 
-def test_an_answer_that_is_being_dropped_holds_up_others_too() -> None:
-    """Two filters match one cached topic: the second finds it gone from the table, but not yet from the edge."""
+def test_add_routes_waits_for_an_invalidation_in_progress() -> None:
+    """Two filters match one cached topic: for the second it is gone from the table, but not yet from the edge."""
     owner = Owner().ready()
     owner.answer("e1", "a/b")
     first, second = owner.add("e2", "a/b"), owner.add("s1", "a/+", partition=1)
@@ -141,8 +141,8 @@ def test_an_answer_that_is_being_dropped_holds_up_others_too() -> None:
     assert {first, second} <= set(owner.added())
 
 
-def test_an_answer_that_is_evicted_or_unrouted_holds_up_add_routes() -> None:
-    """A lazy invalidation (the table's bound, RemoveRoutes) is under way when a route is added."""
+def test_add_routes_waits_for_a_lazy_invalidation() -> None:
+    """One caused by the table's bound or RemoveRoutes."""
     owner = Owner(bound=1).ready()
     owner.answer("e1", "a/b")
     owner.shard.now += YOUNG_S
@@ -161,8 +161,8 @@ def test_an_answer_that_is_evicted_or_unrouted_holds_up_add_routes() -> None:
     assert request in owner.added()
 
 
-def test_the_same_filter_again_waits_for_the_first_one() -> None:
-    """A4: "already registered" is no reason to be answered before its invalidation is acknowledged."""
+def test_repeated_filter_waits_for_the_first_invalidation() -> None:
+    """A4: an existing registration is no reason to answer before its invalidation is acknowledged."""
     owner = Owner().ready()
     owner.answer("e1", "t")
     first = owner.add("e2", "t")
@@ -172,8 +172,8 @@ def test_the_same_filter_again_waits_for_the_first_one() -> None:
     assert {first, again} <= set(owner.added())
 
 
-def test_a_report_to_a_standing_owner_drops_answers_that_lack_it() -> None:
-    """A4 (b): a new primary's report brings a filter that no shard had; AddRoutes of it must not be believed early."""
+def test_report_invalidates_answers_without_its_routes() -> None:
+    """A4 (b): a new primary's report adds a filter that no shard had; AddRoutes of it must wait."""
     owner = Owner(partitions=[7])
     owner.report("s1", partition=7)
     owner.ready()
@@ -185,8 +185,8 @@ def test_a_report_to_a_standing_owner_drops_answers_that_lack_it() -> None:
     assert request in owner.added()
 
 
-def test_a_late_remove_does_not_undo_a_newer_add() -> None:
-    """route_version orders what one sender says."""
+def test_late_remove_does_not_undo_a_newer_add() -> None:
+    """route_version orders the messages of one sender."""
     owner = Owner().ready()
     owner.add("e2", "t", version=5)
     owner.remove("e2", "t", version=4)
@@ -196,8 +196,8 @@ def test_a_late_remove_does_not_undo_a_newer_add() -> None:
     assert owner.answer("e1", "t").edges == []
 
 
-def test_former_incarnations_and_partition_epochs_say_nothing() -> None:
-    """What an older incarnation sends is dropped; a newer one voids the former by its report only."""
+def test_messages_of_former_incarnations_and_epochs_are_dropped() -> None:
+    """A newer incarnation replaces the former's routes only by its report."""
     owner = Owner().ready()
     owner.add("s1", "t", partition=2, epoch=4, version=9)
     owner.remove("s1", "t", partition=2, epoch=3, version=99)
@@ -208,7 +208,7 @@ def test_former_incarnations_and_partition_epochs_say_nothing() -> None:
     assert owner.answer("e1", "u").partitions == [2]
 
 
-def test_a_report_in_pieces_never_takes_away_what_stays() -> None:
+def test_report_in_pieces_keeps_unchanged_routes() -> None:
     """Between two pieces every route of the sender is still answered."""
     owner = Owner().ready()
     owner.add("e2", "a", "b", "gone")
@@ -220,8 +220,8 @@ def test_a_report_in_pieces_never_takes_away_what_stays() -> None:
     assert owner.answer("e1", "gone").edges == []
 
 
-def test_a_new_owner_answers_when_every_edge_and_partition_was_reported() -> None:
-    """A2: counted per edge and per partition, pending filters included."""
+def test_new_owner_answers_after_all_edges_and_partitions_reported() -> None:
+    """A2: counted per edge and per partition, including pending filters."""
     owner = Owner(partitions=[0, 1])
     owner.resolve("e1", "t")
     owner.report("e1")
@@ -235,8 +235,8 @@ def test_a_new_owner_answers_when_every_edge_and_partition_was_reported() -> Non
     assert (answer.destinations, answer.answers) == ([Destinations(["e2"], [1], [])], [0])
 
 
-def test_a_new_owner_acknowledges_when_registrations_were_answered_and_taken() -> None:
-    """A3: the filter is there already, by report; but an edge goes on with its kept answer until it takes ours."""
+def test_new_owner_acknowledges_after_registrations_were_received() -> None:
+    """A3: the report contains the filter, but an edge uses its cached answer until it receives the new one."""
     owner = Owner()
     owner.report("e1")
     owner.report("e2", "t")
@@ -245,14 +245,17 @@ def test_a_new_owner_acknowledges_when_registrations_were_answered_and_taken() -
     owner.acknowledge("e2")
     owner.resolve("e1", "t", kept=True)
     sent = [type(message) for node, message in owner.take() if node == "e1"]
-    assert sent == [Resolved, Invalidate]  # in this order on one link: what comes back was read behind the answer
+    assert sent == [
+        Resolved,
+        Invalidate,
+    ]  # in this order on one link: the acknowledgement proves that the answer was received
     assert request not in owner.added()
     owner.acknowledge("e1")
     assert request in owner.added()
 
 
-def test_a_repeated_registration_replaces_the_former() -> None:
-    """Only the last answer will be taken: while reports are missing, one registration per edge is kept."""
+def test_repeated_registration_replaces_the_former() -> None:
+    """Only the last answer is used: while reports are missing, one registration per edge is stored."""
     owner = Owner(edges=["e1"], partitions=[0])
     owner.resolve("e1", "t", kept=True)
     owner.resolve("e1", "t", kept=True)
@@ -261,8 +264,8 @@ def test_a_repeated_registration_replaces_the_former() -> None:
     assert [message.request for _, message in owner.take() if isinstance(message, Resolved)] == [2]
 
 
-def test_a_dead_edge_is_waited_for_by_nobody() -> None:
-    """Its routes go, its cached answers are no concern, its report is not missed."""
+def test_dead_edge_is_not_waited_for() -> None:
+    """Its routes are removed, its cached answers and missing report are ignored."""
     owner = Owner(edges=["e1", "e2", "e3"])
     owner.report("e1")
     owner.report("e2")
@@ -281,11 +284,11 @@ def test_a_dead_edge_is_waited_for_by_nobody() -> None:
     while owner.shard.sweeps:
         owner.shard.go_on(10)
     assert owner.shard.routes == 0
-    assert owner.add("s1", "u", partition=1) in owner.added()  # e1's cached answer ended with e1
+    assert owner.add("s1", "u", partition=1) in owner.added()  # the edge's death removed its cached answer
 
 
-def test_a_restarted_edge_counts_as_another_incarnation() -> None:
-    """What the former incarnation cached does not matter, what the new one caches does."""
+def test_restarted_edge_counts_as_another_incarnation() -> None:
+    """Topics that the former incarnation cached are ignored."""
     owner = Owner(edges=["e1"]).ready("e1")
     owner.answer("e1", "t")
     owner.shard.edge_dead("e1")
@@ -294,8 +297,8 @@ def test_a_restarted_edge_counts_as_another_incarnation() -> None:
     assert owner.add("s1", "u", partition=1, version=2) not in owner.added()
 
 
-def test_many_incarnations_of_edges_take_their_bits_back() -> None:
-    """Two hundred restarts: holders are still told apart."""
+def test_bits_of_ended_edge_incarnations_are_reused() -> None:
+    """Two hundred restarts: holders are still distinguished."""
     owner = Owner(edges=["e1"]).ready("e1")
     owner.answer("e1", "t")
     for number in range(200):
@@ -324,8 +327,8 @@ def test_shared_groups_name_destinations_with_members() -> None:
     assert [group.edges for group in owner.answer("e2", "t").groups] == [[("e1", 4), ("e2", 1)]]
 
 
-def test_the_table_of_cached_topics_is_bounded() -> None:
-    """Past the bound the oldest are invalidated at their edges."""
+def test_table_of_cached_topics_is_bounded() -> None:
+    """Beyond the bound the oldest are invalidated at their edges."""
     owner = Owner(bound=2).ready()
     for topic in "abcd":
         owner.shard.now += YOUNG_S
@@ -334,8 +337,8 @@ def test_the_table_of_cached_topics_is_bounded() -> None:
     assert owner.dropped() == [["a"], ["b"]]
 
 
-def test_an_answer_stays_until_its_edge_could_use_it() -> None:
-    """Several topics under way for each place in the table: an answer that is void when it comes is asked for again."""
+def test_young_answer_is_not_evicted() -> None:
+    """Otherwise an edge with more topics than the table would receive only void answers."""
     owner = Owner(bound=2).ready()
     for topic in "abcd":
         owner.resolve("e1", topic)
@@ -345,13 +348,13 @@ def test_an_answer_stays_until_its_edge_could_use_it() -> None:
     assert (owner.shard.cached_topics, owner.dropped()) == (2, [["a", "b", "c"]])
 
 
-def test_young_answers_have_a_bound_too() -> None:
-    """However many topics are asked for within a second, and a question has but some dropped in one go."""
+def test_young_answers_are_bounded() -> None:
+    """For any number of topics requested within a second."""
     owner = Owner(bound=10).ready()
     topics = [f"t/{number}" for number in range(YOUNG_MAX + 1_000)]
     for begin in range(0, len(topics), 200):
         owner.resolve("e1", *topics[begin : begin + 200])
-    for question in range(10):  # longer than those of our edges
+    for question in range(10):  # longer than those of edges
         owner.resolve("e1", *(f"long/{question}/{number}" for number in range(5_000)))
     assert owner.shard.cached_topics <= 10 + YOUNG_MAX
     owner.take()
@@ -360,8 +363,8 @@ def test_young_answers_have_a_bound_too() -> None:
     assert [len(names) for names in owner.dropped()] == [FORGOTTEN_AT_ONCE]
 
 
-def test_an_unanswered_invalidation_is_repeated_and_reported() -> None:
-    """A full link may have refused it; who waits longer than two leases says for whom."""
+def test_unanswered_invalidation_is_repeated_and_reported() -> None:
+    """A full link may have refused it; after two leases the edge is reported."""
     owner = Owner().ready()
     owner.answer("e1", "t")
     owner.shard.now = 10.0

@@ -1,4 +1,4 @@
-"""A shard's routes: exact at a bounded cost, and coarse where hostile filters would exceed the bound."""
+"""A shard's routes: exact with a bounded cost, and coarse where hostile filters would exceed the bound."""
 
 import itertools
 import random
@@ -7,8 +7,8 @@ from mqtt.topics import matches
 from router.routes.trie import ROUTE_VISITS_MAX, Key, RouteTrie, Value
 
 
-def test_coarse_answers_reach_too_far_and_never_too_short() -> None:
-    """Random adds and removals under a small bound: every sender that matches is found, and groups exactly."""
+def test_coarse_answers_are_supersets() -> None:
+    """Random adds and removals with a small bound: every matching sender is found, and groups exactly."""
     rng = random.Random(5)
     trie = RouteTrie(visits_max=12)
     held: dict[tuple[str, Key], Value] = {}
@@ -42,8 +42,8 @@ def test_coarse_answers_reach_too_far_and_never_too_short() -> None:
     assert trie.match("a/b") == []
 
 
-def test_all_hostile_filters_of_many_senders_cost_a_bounded_match() -> None:
-    """16 384 filters of every mix reach the bound; beyond it entries are coarse, and exact again when there is room."""
+def test_match_cost_is_bounded_for_hostile_filters() -> None:
+    """16 384 filters of every mix reach the bound; further entries are coarse, and exact again below the bound."""
     trie = RouteTrie()
     filters = ["/".join(mix) + "/a/a" for mix in itertools.product("a+", repeat=14)]
     for number, topic_filter in enumerate(filters):

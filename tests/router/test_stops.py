@@ -1,4 +1,4 @@
-"""Nodes that stop in order: what the map gives to others in one step, what stays, who is judged together."""
+"""Nodes that stop in order: moved roles, kept roles, and requests that are handled together."""
 
 from collections import Counter
 
@@ -17,8 +17,8 @@ def primaries(machine: Machine) -> Counter[str]:
     return Counter(placement.primary for placement in machine.map.partitions)
 
 
-def test_one_step_gives_every_primary_to_a_backup_in_sync_evenly() -> None:
-    """The node is dropped from the copies too, so that its end changes no partition a second time."""
+def test_stop_spreads_primaries_over_in_sync_backups() -> None:
+    """The node leaves the copies too, so that its end changes no partition again."""
     machine = with_storage("s1", "s2", "s3", replicas=3, min_in_sync=2)
     before = machine.map.epoch
     assert machine.do(StopNodes({"s1": 1})) == ""
@@ -34,8 +34,8 @@ def test_one_step_gives_every_primary_to_a_backup_in_sync_evenly() -> None:
     assert machine.map.nodes["s1"].state == NodeState.ACTIVE
 
 
-def test_nobody_is_dropped_below_the_minimum() -> None:
-    """With two copies that both must acknowledge, the primary moves and the copy stays counted."""
+def test_stop_drops_no_replica_below_the_minimum() -> None:
+    """With two copies that both must acknowledge, the primary moves and the copy stays in sync."""
     machine = with_storage("s1", "s2", replicas=2, min_in_sync=2)
     machine.do(StopNodes({"s1": 1}))
     assert primaries(machine) == {"s2": 8}
@@ -43,8 +43,8 @@ def test_nobody_is_dropped_below_the_minimum() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_tier_that_stops_as_a_whole_keeps_everything_in_its_place(replicas: int) -> None:
-    """Nobody hands over to a node that stops; the next start finds every primary where it was, in any order."""
+def test_stop_of_a_whole_tier_keeps_all_placements(replicas: int) -> None:
+    """No node hands over to another that stops; after a restart in any order every primary is unchanged."""
     machine = with_storage("s1", "s2", replicas=replicas)
     before = [(placement.primary, placement.in_sync) for placement in machine.map.partitions]
     machine.do(StopNodes({"s1": 1, "s2": 1}))
@@ -54,8 +54,8 @@ def test_a_tier_that_stops_as_a_whole_keeps_everything_in_its_place(replicas: in
     assert [(placement.primary, placement.in_sync) for placement in machine.map.partitions] == before
 
 
-def test_a_node_that_stops_later_finds_only_those_that_stay() -> None:
-    """Of three that stop one after the other the last one keeps what it has."""
+def test_later_stop_hands_over_to_remaining_nodes_only() -> None:
+    """The last of three nodes that stop one after the other keeps its roles."""
     machine = with_storage("s1", "s2", "s3", replicas=3)
     for name in ("s1", "s2"):
         machine.do(StopNodes({name: 1}))
@@ -64,8 +64,8 @@ def test_a_node_that_stops_later_finds_only_those_that_stay() -> None:
     assert primaries(machine) == {"s3": 8}
 
 
-def test_a_node_that_stops_inherits_nothing_from_the_dead() -> None:
-    """It may end at any moment: without another heir the partition waits, and its copies stay counted."""
+def test_stopping_node_does_not_succeed_a_dead_one() -> None:
+    """It may end soon: without another candidate the partition waits, and its copies stay in sync."""
     machine = with_storage("s1", "s2", replicas=2, min_in_sync=2)
     machine.do(StopNodes({"s1": 1, "s2": 1}))
     number = next(n for n, placement in enumerate(machine.map.partitions) if placement.primary == "s1")
@@ -76,7 +76,7 @@ def test_a_node_that_stops_inherits_nothing_from_the_dead() -> None:
     assert machine.map.partitions[number].primary == "s1"
 
 
-def test_a_copy_that_is_made_anew_is_not_made_on_a_node_that_stops() -> None:
+def test_copy_is_not_rebuilt_on_a_stopping_node() -> None:
     machine = with_storage("s1", "s2", "s3", replicas=2)
     machine.do(PlacePartitions({0: PartitionEntry(2, "s1", ("s1",), ())}))
     machine.do(StopNodes({"s2": 1}))
@@ -87,8 +87,8 @@ def test_a_copy_that_is_made_anew_is_not_made_on_a_node_that_stops() -> None:
     assert change is None and "stops" in refusal
 
 
-def test_shards_go_to_the_routers_that_stay_and_come_back() -> None:
-    """A pinned prefix too; a group that stops as a whole keeps its owners for the next start."""
+def test_shards_move_to_remaining_routers_and_back() -> None:
+    """Including a pinned prefix; a group that stops as a whole keeps its owners for the next start."""
     machine = Machine()
     for name in ("r1", "r2", "r3"):
         machine.register(name)
@@ -106,8 +106,8 @@ def test_shards_go_to_the_routers_that_stay_and_come_back() -> None:
     assert [shard.owner for shard in machine.map.shards] == before
 
 
-def test_incarnations_that_are_over_or_stop_already_are_left_out() -> None:
-    """A repeated request changes nothing; nor does one of a former incarnation, or of nobody."""
+def test_stop_skips_ended_and_stopping_incarnations() -> None:
+    """A repeated request changes nothing; nor does one of a former incarnation, or of an unknown node."""
     machine = with_storage("s1", "s2")
     machine.do(StopNodes({"s1": 1}))
     epoch = machine.map.epoch
@@ -116,13 +116,13 @@ def test_incarnations_that_are_over_or_stop_already_are_left_out() -> None:
         assert machine.map.epoch == epoch
 
 
-def test_those_that_ask_together_are_judged_together() -> None:
-    """A moment after the newest, but not for ever."""
+def test_concurrent_stop_requests_are_handled_together() -> None:
+    """After a short delay from the newest, bounded from the oldest."""
     stops = StopRequests()
     assert stops.take(0.0) == {} and stops.next_deadline() == float("inf")
     stops.ask(10.0, "s1", 1)
     stops.ask(10.1, "s2", 1)
-    stops.ask(10.2, "s1", 1)  # again
+    stops.ask(10.2, "s1", 1)  # repeated
     assert stops.take(10.1 + GATHER_S - 0.01) == {}
     assert stops.take(10.1 + GATHER_S) == {"s1": 1, "s2": 1}
     for number in range(20):
@@ -132,8 +132,8 @@ def test_those_that_ask_together_are_judged_together() -> None:
     assert stops.take(99.0) == {}
 
 
-def test_an_incarnation_that_left_is_declared_dead_once() -> None:
-    """Repeats change nothing, until the proposal failed."""
+def test_stopped_incarnation_is_declared_dead_once() -> None:
+    """Repeats change nothing, unless the proposal failed."""
     machine = with_storage("s1", "s2")
     table = LeaseTable(2.0, 0.1)
     table.begin(0.0, machine.map)

@@ -1,4 +1,4 @@
-"""Cached topics are looked for in slices: no round is long, and AddRoutes is answered no sooner than before."""
+"""Cached topics are searched in slices: no iteration is long, and AddRoutes is answered no sooner."""
 
 import random
 import time
@@ -22,11 +22,11 @@ from wire.messages.routes import (
 )
 
 EDGES = ["e0", "e1", "e2"]
-SLICE_MS = 5  # most processor time of a slice
+SLICE_MS = 5  # largest processor time of a slice
 
 
 class Shard:
-    """A shard and edges that cache what they are answered; links are in order, and may be slow."""
+    """A shard and edges that cache their answers; links keep the order and may be slow."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -66,7 +66,7 @@ class Shard:
                 self.check(topic_filter, sender, message.request)
 
     def check(self, topic_filter: str, sender: str, request: int) -> None:
-        """No edge uses an answer that lacks the route, unless the filter was removed meanwhile."""
+        """No edge uses an answer without the route, unless the filter was removed meanwhile."""
         if self.stands.get((topic_filter, sender), request + 1) > request:
             return
         for cache in self.caches.values():
@@ -111,8 +111,8 @@ class Shard:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_answer_lacks_a_route_that_is_acknowledged(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random requests between slices of a few topics; in the end every AddRoutes is answered."""
+def test_no_cached_answer_lacks_an_acknowledged_route(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Random requests between slices of a few topics; finally every AddRoutes is answered."""
     monkeypatch.setattr(router.routes.shard, "VISITS_AT_ONCE", 3)
     shard = Shard(seed)
     for _ in range(1500):
@@ -132,8 +132,8 @@ def test_no_answer_lacks_a_route_that_is_acknowledged(monkeypatch: pytest.Monkey
 
 
 @timed
-def test_a_thousand_filters_against_many_cached_topics_go_in_slices() -> None:
-    """65 536 topics of two edges: no slice takes 5 ms of the processor, and the answer waits for both edges."""
+def test_search_of_many_cached_topics_runs_in_slices() -> None:
+    """65 536 topics of two edges: no slice takes 5 ms of processor time, and the answer waits for both edges."""
     shard = RouteShard(0, 1, [], [], 100_000)
     topics = [f"plant/s{number % 100}/l{number // 100}/state" for number in range(65_536)]
     for edge in ("e0", "e1"):

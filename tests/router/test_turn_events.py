@@ -1,4 +1,4 @@
-"""What waits for a router's loop: whoever floods it waits alone, is not read any more, and ends nobody's lease."""
+"""A router's event queue: a flooding peer delays only itself, its link is paused, and no other node loses its lease."""
 
 import pytest
 
@@ -18,7 +18,7 @@ FLOODING, HONEST = EDGES[0], EDGES[1]
 
 
 class Links:
-    """Links of which some are not read."""
+    """Links that record pauses."""
 
     def __init__(self) -> None:
         self.paused: set[str] = set()
@@ -35,8 +35,8 @@ def frame(peer: PeerKey, message: Control) -> FrameArrived:
 
 
 @pytest.mark.parametrize("of", ["the past", "now"])
-def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> None:
-    """Also of messages that nobody repeats, which are never dropped: its link is not read while they wait."""
+def test_flood_of_one_node_is_bounded_and_delays_no_heartbeat(of: str) -> None:
+    """Also with messages that no sender repeats, which are never dropped: the link is paused."""
     router, links = Router(), Links()
     shard = router.shard("site/a")
     epoch = router.epoch(shard) - (of == "the past")
@@ -57,8 +57,8 @@ def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> Non
     assert events.pauses and most < 1.1 * LANE_BYTES_MAX
 
 
-def test_a_router_that_floods_has_a_bound_and_delays_nobody() -> None:
-    """NIST: protect. A stolen router certificate filled a router; heartbeats of all nodes waited behind it."""
+def test_flooding_router_is_bounded_and_delays_no_other() -> None:
+    """Regression: a stolen router certificate filled a router, and all nodes' heartbeats waited behind it."""
     router, links = Router(), Links()
     events = RouterEventQueue(links)
     stolen, other = PeerKey("r8", "router", 1), PeerKey("r9", "router", 1)
@@ -78,8 +78,7 @@ def test_a_router_that_floods_has_a_bound_and_delays_nobody() -> None:
     assert events.pauses and most < 1.1 * LANE_BYTES_MAX
 
 
-def test_a_peer_is_behind_while_its_messages_wait() -> None:
-    """Nobody else is; some of them done, it is not any more."""
+def test_peer_is_behind_while_its_messages_are_queued() -> None:
     work = ShardWork(lambda *_: 1)
     judge = BatchValidator(1.0, Router().core.machine.map, True)
     while not work.is_behind(FLOODING.node):
@@ -89,8 +88,8 @@ def test_a_peer_is_behind_while_its_messages_wait() -> None:
     assert len(work) == BEHIND_AT - STEPS_PER_TURN and not work.is_behind(FLOODING.node)
 
 
-def test_what_waits_for_a_turn_has_a_bound_in_bytes() -> None:
-    """Ten thousand long questions were gigabytes. What no sender repeats is taken."""
+def test_queued_shard_messages_are_bounded_in_bytes() -> None:
+    """Ten thousand long requests would be gigabytes. Messages that no sender repeats are accepted."""
     work = ShardWork(lambda *_: 1)
     judge = BatchValidator(1.0, Router().core.machine.map, True)
     question = Resolve(1, 0, 1, ["t" * 60_000] * 100)
@@ -102,8 +101,8 @@ def test_what_waits_for_a_turn_has_a_bound_in_bytes() -> None:
     assert not work and not work.is_behind(FLOODING.node) and work.add(FLOODING, question)
 
 
-def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:
-    """The oldest go; one message stays, however long it is."""
+def test_messages_waiting_for_reports_are_bounded_in_bytes() -> None:
+    """The oldest are dropped; one message of any length stays."""
     held: SenderMessages[Resolve] = SenderMessages()
     for number in range(2_000):
         held.append("e1", Resolve(number, 0, 1, ["t" * 60_000]))
@@ -119,7 +118,7 @@ def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:
     assert not small
 
 
-def test_what_a_collecting_shard_dropped_is_counted() -> None:
+def test_drops_of_a_collecting_shard_are_counted() -> None:
     router = Router(collect=False)
     shard = router.shard("site/a")
     asked = frame(HONEST, Resolve(1, shard, router.epoch(shard), ["t" * 60_000]))

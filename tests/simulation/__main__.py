@@ -1,8 +1,8 @@
 """``python -m tests.simulation --seeds N [--seed n] [--mode safety|liveness]``: whole-cluster seeds.
 
-One after another, or with ``--jobs N`` in N processes: what is printed is the same, in the order of the seeds.
-Prints a progress bar and, at the end, seeds per second, simulated hours, events, faults and what was checked. A failing
-seed prints what is needed to replay it, and its list of faults is shortened as far as it still fails.
+Runs them one after another, or with ``--jobs N`` in N processes, with the same output in the order of the seeds. Prints
+a progress bar and, at the end, seeds per second, simulated hours, events, faults and the checks. A failing seed prints
+its replay options, and its list of faults is shortened as far as it still fails.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.simulation.seed_runs import run_seeds
 from tests.simulation.simulation import FLAGS, Mode, Options, Result, run_seed, shorter
 from tests.simulation.traces import Trace, TracesUnreadable, compare_traces, plan, read_traces, write_traces
 
-SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
+SHRINK_REAL_S = 60.0  # time limit for shortening one seed's faults
 CORES = os.cpu_count() or 1
 
 
@@ -182,7 +182,7 @@ def _count(totals: Counter[str], result: Result) -> None:
 
 
 def _progress(done: int, total: int, failed: int, started: float) -> None:
-    """Write a line now and then where no bar is drawn."""
+    """Print a line at intervals where no bar is drawn."""
     if not sys.stderr.isatty() and (done % 50 == 0 or done == total):
         rate = done / max(0.001, time.monotonic() - started)
         print(f"{done}/{total} seeds, {rate:.2f}/s, {failed} failed", file=sys.stderr, flush=True)
@@ -210,7 +210,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
 
 
 def _shrink(result: Result, options: Options) -> list[int]:
-    """Return the positions of faults that are enough to make the seed fail."""
+    """Return the positions of a sufficient set of faults for the failure."""
     deadline = time.monotonic() + SHRINK_REAL_S
     faults: list[Fault] = result.faults
     kept = list(range(len(faults)))

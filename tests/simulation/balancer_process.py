@@ -1,7 +1,7 @@
-"""A balancer of the simulation: its cores over simulated links, and clients that it brings to edges.
+"""A balancer of the simulation: its cores over simulated links, and clients that it forwards to edges.
 
-A client is taken by an edge that runs and has its lease; any other one answers nothing, or is not ready. Gossip holds
-every edge alive all the time, so that whoever believes it alone is seen.
+An edge accepts a client if it runs and has its lease; any other one does not answer, or is not ready. Gossip reports
+every edge alive all the time, so that a balancer that relies on gossip alone fails.
 """
 
 import random
@@ -19,14 +19,14 @@ from wire.messages.hello import TIER_GATEWAY, TIER_ROUTER, PeerKey
 
 __all__ = ["BalancerProcess"]
 
-CLIENT_S = 0.02  # from one client to the next
+CLIENT_S = 0.02  # between two clients
 CHOOSE_S = 3.0
 PLAIN = PlacementRequest("plain")
 
 
 @dataclass
 class _Client:
-    """One that waits for an edge."""
+    """A client that waits for an edge."""
 
     since: float
 
@@ -36,7 +36,7 @@ class BalancerProcess(LinkProcess):
 
     Attributes:
         picks: (time, edge) of every attempt, on the scheduler's clock.
-        placed: Clients by the number of edges that took them.
+        placed: Clients by the edge that accepted them.
         failed: Times at which a client was given up.
     """
 
@@ -52,7 +52,7 @@ class BalancerProcess(LinkProcess):
         self._waiting: list[_Client] = []
 
     def start(self, incarnation: int) -> None:
-        """Begin a life; nothing of a former one is kept."""
+        """Begin a life without state of a former one."""
         rng = random.Random(f"{self.node}/{incarnation}")
         self.directory = Directory(DirectoryRules(("plain",)), lambda _: "", rng)
         self.follower = BalancerMapFollower(self._send, self._moved)
@@ -66,15 +66,15 @@ class BalancerProcess(LinkProcess):
         return self.table.send(router, FrameKind.CONTROL, encode_control(message))
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        """Take what a router tells."""
+        """Process a router's message."""
         assert self.follower.handle(self.clock(), peer.node, decode_control(payload)), kind
 
     def on_up(self, peer: PeerKey) -> None:
-        """Follow one router more."""
+        """Follow another router."""
         self.follower.router_up(self.clock(), peer)
 
     def on_down(self, peer: PeerKey) -> None:
-        """Follow one less."""
+        """Stop following a router."""
         self.follower.router_down(self.clock(), peer.node)
 
     def _moved(self, cluster_map: ClusterMap) -> None:
@@ -102,7 +102,7 @@ class BalancerProcess(LinkProcess):
         self.wake_by(now + CLIENT_S)
 
     def _forward(self, now: float, client: _Client) -> bool:
-        """Bring a client to an edge, or give it up; False while it waits."""
+        """Forward a client to an edge, or give it up; False while it waits."""
         while now - client.since < CHOOSE_S:
             edge = self.directory.choose(now, PLAIN)
             if edge is None:

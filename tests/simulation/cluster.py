@@ -1,7 +1,7 @@
 """A whole cluster in one thread: routers, storage nodes, edges and MQTT clients on one clock and one network.
 
-Everything follows from the seed and the knobs. Faults are methods here; which ones happen and when is decided by
-``simulation.py`` or by a script of ``test_schedules.py``.
+The seed and the knobs determine all events. Faults are methods here; ``simulation.py`` or a script of
+``test_schedules.py`` decides which ones happen and when.
 """
 
 import random
@@ -40,7 +40,7 @@ RESTART_S = 0.05  # from the end of an incarnation to the start of the next one
 
 @dataclass(frozen=True)
 class Knobs:
-    """Constants of one seed; the defaults are those of a quiet laboratory."""
+    """Constants of one seed; the defaults are those of a fault-free laboratory."""
 
     routers: int = 1
     storages: int = 1
@@ -91,10 +91,10 @@ class Cluster:
         self.clients: dict[str, SimClient] = {}
         self.hostile: list[HostileNode] = []
         self.hostile_watch: HostileWatch | None = None
-        self.seeds: list[str] = []  # of storage nodes and edges; those that run read one that is added
-        self.down: set[str] = set()  # nodes that nobody starts again by itself
-        self.stopping: set[str] = set()  # of them those that were told to stop, and may not have ended yet
-        self.draining: dict[str, str] = {}  # what the operator said of edges last
+        self.seeds: list[str] = []  # of storage nodes and edges; running nodes read additions
+        self.down: set[str] = set()  # nodes that are not restarted automatically
+        self.stopping: set[str] = set()  # nodes after SIGTERM that may not have ended yet
+        self.draining: dict[str, str] = {}  # last ordered state of each edge
         self.faults_over = False
         self._incarnations = 0
         self._last: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Cluster:
         self._make_nodes()
 
     def rng(self, name: str) -> random.Random:
-        """Return the randomness of one part; the same for one seed and name, whatever the others do."""
+        """Return the random stream of one part; it depends on seed and name only."""
         return random.Random(f"{self.seed}/{name}")
 
     # -- nodes
@@ -169,7 +169,7 @@ class Cluster:
 
         Args:
             name: The node.
-            proof: Its former process is proved to have ended (the lock on its folder); without that its lease decides.
+            proof: Its former process provably ended (by the lock on its folder); otherwise its lease decides.
         """
         node = self.nodes[name]
         if node.up:
@@ -184,33 +184,33 @@ class Cluster:
         node.start(incarnation, former, f"{self.seed}/{name}/{incarnation}")
 
     def kill(self, name: str, *, power: bool = False) -> None:
-        """Kill -9, or power loss; nobody starts it again by itself."""
+        """Kill -9, or power loss, without an automatic restart."""
         self.down.add(name)
         self.stopping.discard(name)
         self.nodes[name].kill(power=power)
 
     def stop(self, name: str) -> None:
-        """SIGTERM: the node ends in order, as long as that takes; nobody starts it again by itself."""
+        """SIGTERM: the node ends in order, without an automatic restart."""
         if self.nodes[name].up:
             self.down.add(name)
             self.stopping.add(name)
             self.nodes[name].stop()
 
     def start_anew(self, name: str) -> None:
-        """Start a node, after the second SIGTERM where it was told to stop and has not ended."""
+        """Start a node, after a second SIGTERM if it is still stopping."""
         if name in self.stopping and self.nodes[name].up:
             self.kill(name)
         self.start(name)
 
     def _ended(self, name: str) -> None:
-        """The map ended an incarnation, or its disk failed: the process starts anew."""
+        """Restart a process whose incarnation the map ended, or whose disk failed."""
         if isinstance(self.nodes[name], EdgeProcess):
             self.mark(Kind.KILL, name, "ended by the map")  # clients see the same end of their connections
         self.nodes[name].kill()
         self.scheduler.after(RESTART_S, self._restart, name)
 
     def _holds_last_copy(self, name: str) -> bool:
-        """Whether the newest map has nobody else in sync with some partition."""
+        """Whether the newest map has no other in-sync replica of a partition."""
         routers = [node for node in self.nodes.values() if isinstance(node, RouterProcess)]
         newest = max((node.core.machine.map for node in routers), key=lambda one: one.epoch)
         return any(placement.in_sync == (name,) for placement in newest.partitions)
@@ -220,11 +220,11 @@ class Cluster:
             self.start(name)
 
     def add_hostile_router(self) -> None:
-        """Put the address of a router that is in no group into the list of seeds of every node."""
+        """Add the address of a router outside the group to every node's list of seeds."""
         self.seeds.append("r8:1")
 
     def start_hostile(self) -> None:
-        """Start the hostile nodes; they are none of ``nodes``, which faults choose from."""
+        """Start the hostile nodes; they are not in ``nodes``, from which faults choose."""
         strangers = [
             UnregisteredProcess(self.world, self, self.rng(f"hostile {tier}"), tier)
             for tier in (TIER_ROUTER, TIER_STORAGE, TIER_EDGE)
@@ -242,10 +242,10 @@ class Cluster:
         node.start(self._incarnations)
 
     def start_all(self) -> None:
-        """Start everything and wait until the edges serve.
+        """Start all nodes and wait until the edges serve.
 
         Raises:
-            AssertionError: They do not, within READY_MAX_S.
+            AssertionError: They do not serve within READY_MAX_S.
         """
         for name in self.nodes:
             self.start(name)
@@ -255,7 +255,7 @@ class Cluster:
             self.run(0.05)
 
     def ready(self) -> bool:
-        """True if every edge that runs serves clients."""
+        """True if every running edge serves clients."""
         return all(node.core.ready for node in self.nodes.values() if isinstance(node, EdgeProcess) and node.up)
 
     # -- clients
@@ -271,14 +271,14 @@ class Cluster:
     # -- time
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.scheduler.run_until(self.scheduler.now + seconds)
 
     def until(self, condition: object, within_s: float = 10.0) -> None:
         """Run until a condition (a callable) holds.
 
         Raises:
-            AssertionError: It does not hold within the time.
+            AssertionError: The condition does not hold within the time.
         """
         assert callable(condition)
         end = self.scheduler.now + within_s
@@ -289,16 +289,16 @@ class Cluster:
     # -- history
 
     def mark(self, kind: Kind, target: str = "", reason: str = "") -> None:
-        """Write into the history what was done to the cluster."""
+        """Record a fault in the history."""
         self.writer.event(int(self.scheduler.now * 1e9), kind, target=target, reason=reason)
 
     def judge(self) -> HistoryVerdict:
-        """Give up the clients and judge the whole history."""
+        """Stop waiting for the clients and check the whole history."""
         self.mark(Kind.DRAINED)
         for client in self.clients.values():
             client.give_up()
         return judge(parse_history(b"".join(self._lines.lines)))
 
     def history(self) -> bytes:
-        """Return the history as it would stand in its file."""
+        """Return the history in its file format."""
         return b"".join(self._lines.lines)

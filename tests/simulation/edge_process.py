@@ -1,6 +1,6 @@
-"""An edge process of the simulation: EdgeCore with its compiled loop's engine; sockets are simulated streams.
+"""An edge process of the simulation: EdgeCore with the compiled broker loop; sockets are simulated streams.
 
-What ``edge/loop/loop.py`` and ``edge/service.py`` do with epoll and trio: turns, what is read and when, dialling.
+Replaces the epoll and trio parts of ``edge/loop/loop.py`` and ``edge/service.py``: iterations, reads, dialling.
 """
 
 import random
@@ -28,7 +28,7 @@ __all__ = ["EdgeProcess"]
 LINKS, CLIENTS, USERS = 1, 2, 3  # ports; the last is the closed listener of the cluster's users
 SWEEP_S = 1.0
 DRAIN_RATE = 10  # clients a second
-TURN_S = 0.05  # what the loop does by time alone: paced and lagging clients, dialling
+TURN_S = 0.05  # interval of time-driven work: paced and lagging clients, dialling
 
 
 class _Socket:
@@ -40,17 +40,17 @@ class _Socket:
 
 
 class _Doors:
-    """Whether clients are let in."""
+    """Whether clients are accepted."""
 
     def __init__(self) -> None:
         self.are_open = False
 
     def open(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self.are_open = True
 
     def shut(self) -> None:
-        """Refuse them; there is no backlog here."""
+        """Refuse connections, without a backlog."""
         self.are_open = False
 
 
@@ -78,13 +78,13 @@ class EdgeProcess(Process):
         self.limits = limits
         self.hot_limits = hot_limits
         self.incarnation = 0
-        self.client_reads = 0  # how often bytes of a client were read
-        self.full: set[str] = set()  # clients by host that read nothing: their sockets take no byte
+        self.client_reads = 0  # number of reads from clients
+        self.full: set[str] = set()  # clients by host that do not read: their sockets accept no byte
 
     # -- lives
 
     def start(self, incarnation: int, ended_incarnation: int, seed: str) -> None:
-        """Begin a life; an edge has nothing on disk but its incarnation."""
+        """Begin a life; an edge stores only its incarnation on disk."""
         self.incarnation = incarnation
         self._rng = random.Random(seed)
         self._names = 0
@@ -127,21 +127,21 @@ class EdgeProcess(Process):
         self.poke()
 
     def stopped(self) -> None:
-        """The orderly stop is over: the process ends."""
+        """End the process after the orderly stop."""
 
     def ended(self) -> None:
-        """The map ended this incarnation: the cluster starts another one."""
+        """Have the cluster start another incarnation after the map ended this one."""
 
     # -- sockets
 
     def listens(self, port: int) -> bool:
-        """Clients are let in once the edge can serve them."""
+        """Accept clients once the edge can serve them."""
         if port == USERS and not self.has_users:
             return False
         return self.up and (port == LINKS or (self._doors.are_open and not self.core.stopping.order.begun))
 
     def accepted(self, end: Endpoint, port: int) -> None:
-        """A link or a client came in."""
+        """Accept a link or a client."""
         hot, core = self.core.hot, self.core
         now_ns = int(self.clock() * NS)
         if port == LINKS:
@@ -160,7 +160,7 @@ class EdgeProcess(Process):
         self._add(conn, end)
 
     def written(self, end: Endpoint, data: bytes) -> None:
-        """Bytes leave for a client or a node; for who watches."""
+        """Called with the bytes that leave for a client or a node; watches override it."""
 
     def _add(self, conn: LoopConnection, end: Endpoint) -> None:
         self._sockets[conn.number] = _Socket(conn, end)
@@ -200,7 +200,7 @@ class EdgeProcess(Process):
     # -- turns
 
     def turn(self) -> None:
-        """One turn of the loop."""
+        """One iteration of the loop."""
         hot = self.core.hot
         now = self.clock()
         now_ns = int(now * NS)
@@ -212,7 +212,7 @@ class EdgeProcess(Process):
             self._end_turn()
 
     def _end_turn(self) -> None:
-        """What follows reading looks at the clock again."""
+        """Finish an iteration with a new clock reading after the reads."""
         now = self.clock()
         self.core.hot.end_turn(int(now * NS))
         self._flush_turn(now, deque(self.core.hot.dirty_conns()))
@@ -255,7 +255,7 @@ class EdgeProcess(Process):
             self.drain.open()
 
     def _flush_later(self, now: float, dirty: deque[LoopConnection]) -> None:
-        """Go on behind a stop: the loop looks at the clock for the fence before it writes."""
+        """Continue after a stop: the loop checks the fence time before it writes."""
         self.core.fence_over(int(self.clock() * NS))
         self._flush_turn(now, dirty)
 
@@ -266,7 +266,7 @@ class EdgeProcess(Process):
     def _read(self, socket: _Socket) -> None:
         conn, end, hot = socket.conn, socket.end, self.core.hot
         if end.reset or (end.eof and not end.inbox):
-            if not conn.closed and (end.reset or not conn.parked):  # a parked one is not read, an end neither
+            if not conn.closed and (end.reset or not conn.parked):  # a parked connection is not read, nor its end
                 hot.end_of_file(conn)
             if conn.closed:
                 self._sockets.pop(conn.number, None)
@@ -285,7 +285,7 @@ class EdgeProcess(Process):
             self._flush_one(conn)
 
     def flush_all(self) -> None:
-        """Write what sockets took no byte of."""
+        """Write output that sockets had refused."""
         for socket in list(self._sockets.values()):
             self._flush_one(socket.conn)
 

@@ -1,7 +1,7 @@
-"""What breaks in one seed: drawn before it begins, as a list that can be shortened and replayed.
+"""The faults of one seed: drawn before it begins, as a list that can be shortened and replayed.
 
-A fault begins at a time and ends at another; targets are names, so that a list stays valid when parts of it are left
-out. *Swarm*: each seed uses a random subset of the kinds.
+A fault begins at one time and ends at another; targets are names, so that a list stays valid without some of its parts.
+*Swarm*: each seed uses a random subset of the kinds.
 """
 
 import random
@@ -24,7 +24,7 @@ __all__ = [
     "inflict",
 ]
 
-ASK_AGAIN_S = 0.2  # an operator who finds no leader, or whose word was lost
+ASK_AGAIN_S = 0.2  # retry interval of an operator without a leader, or whose order was lost
 
 KINDS = (
     "kill",
@@ -47,7 +47,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that breaks and, at ``until``, stops being broken."""
+    """One fault, which ends at ``until``."""
 
     at: float  # seconds from the beginning of the work
     until: float
@@ -71,7 +71,7 @@ def draw_faults(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fa
     at = rng.expovariate(1 / every_s)
     while at < seconds:
         faults.append(_draw(rng, rng.choice(kinds), at, nodes, clients))
-        if rng.random() < 0.2:  # a second one right behind it
+        if rng.random() < 0.2:  # a second one right after it
             faults.append(_draw(rng, rng.choice(kinds), at + rng.uniform(0.0, 0.3), nodes, clients))
         at += rng.expovariate(1 / every_s)
     return sorted(faults, key=lambda fault: (fault.at, fault.kind, fault.target, fault.other))
@@ -100,11 +100,10 @@ def _draw(rng: random.Random, kind: str, at: float, nodes: list[str], clients: l
 
 
 def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
-    """Draw what else disks do, and maps that do not arrive, apart from the other faults so that those of a seed stay
-    what they are.
+    """Draw further disk faults and lost maps, separately so that the other faults of a seed stay unchanged.
 
-    Bits of one node are flipped, once, and only where three hold a copy. Deaths of the others may leave it with the
-    last one in sync: damage found then is no single fault, and no promise speaks of it (``holds_last_copy``).
+    Bits of one node are flipped, once, and only with three copies. Deaths of the others may leave it as the last
+    in-sync replica: damage found then is more than a single fault, without a guarantee (``holds_last_copy``).
     """
     storages = [name for name, node in cluster.nodes.items() if isinstance(node, StorageProcess)]
     faults = []
@@ -121,8 +120,8 @@ def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -
 
 
 def draw_stops(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
-    """Draw SIGTERM for nodes and for whole tiers, apart from the other faults so that those of a seed stay what they
-    are. A node is started again after a while; one that has not ended by then is killed first.
+    """Draw SIGTERM for nodes and tiers, separately so that the other faults of a seed stay unchanged. A node restarts
+    after a while; one that has not ended by then is killed first.
     """
     names = list(cluster.nodes)
     faults = []
@@ -134,10 +133,9 @@ def draw_stops(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fau
 
 
 def draw_drains(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
-    """Draw drains of edges, apart from the other faults so that those of a seed stay what they are.
+    """Draw drains of edges, separately so that the other faults of a seed stay unchanged.
 
-    They are taken back at once, while clients go, or when they are gone; an edge that is killed meanwhile comes back
-    drained.
+    They are undone at once, while clients leave, or afterwards; an edge that is killed meanwhile restarts drained.
     """
     edges = [name for name in cluster.nodes if name[0] == "e"]
     faults = []
@@ -154,14 +152,14 @@ def draw_drains(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fa
 
 
 def order_drain(cluster: Cluster, edge: str, state: str) -> None:
-    """Let an operator say that an edge is "draining" or not (""), as often as it takes for the map to have it."""
+    """Set an edge to "draining" or not (""), with retries until the map shows it."""
     cluster.draining[edge] = state
     _ask_again(cluster, edge, state)
 
 
 def _ask_again(cluster: Cluster, edge: str, state: str) -> None:
     if cluster.draining.get(edge) != state:
-        return  # somebody said something else since
+        return  # superseded by another order
     leaders = [
         node for node in cluster.nodes.values() if isinstance(node, RouterProcess) and node.up and node.core.leads
     ]
@@ -175,9 +173,9 @@ def _ask_again(cluster: Cluster, edge: str, state: str) -> None:
 
 
 def draw_freezes(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
-    """Draw SIGSTOP for edges and storage nodes, at points of their turns, at times that overlap and last about as long
-    as a lease or what follows its end; and kills right before and behind them. Apart from the other faults so that
-    those of a seed stay what they are.
+    """Draw SIGSTOP for edges and storage nodes, at points of their iterations, overlapping, about as long as a lease or
+    its fence time; and kills right before and after them. Separately, so that the other faults of a seed stay
+    unchanged.
     """
     names = [name for name in cluster.nodes if name[0] in "se"]
     faults = []
@@ -195,14 +193,14 @@ def draw_freezes(rng: random.Random, cluster: Cluster, seconds: float) -> list[F
 
 
 def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
-    """Put a list of faults on the clock."""
+    """Schedule a list of faults."""
     for fault in faults:
         cluster.scheduler.at(start + fault.at, _begin, cluster, fault)
         cluster.scheduler.at(start + fault.until, _finish, cluster, fault)
 
 
 def heal(cluster: Cluster) -> None:
-    """End everything that may still be broken; what was to begin or end later does not."""
+    """End all faults that may be active; later begins and ends are cancelled."""
     cluster.faults_over = True
     for edge in list(cluster.draining):
         order_drain(cluster, edge, "")
@@ -216,7 +214,7 @@ def heal(cluster: Cluster) -> None:
 
 
 def _jammed_links(cluster: Cluster, fault: Fault) -> list[tuple[str, str]]:
-    """Return the directed links that a fault holds up."""
+    """Return the directed links that a fault jams."""
     target, other = fault.target, fault.other
     others = [name for name in cluster.nodes if name != target]
     match fault.kind:

@@ -1,7 +1,7 @@
-"""A hostile node over its lives: links to everybody there is, frames in bursts at random, and what it may know.
+"""A hostile node over its lives: links to all nodes, random bursts of frames, and knowledge of the cluster's state.
 
-It knows more than a holder of a certificate can find out: sessions, epochs, terms and requests that are open are read
-from the other processes. What is sent is drawn by subclasses.
+It knows more than a certificate holder can find out: sessions, epochs, terms and open requests are read from the other
+processes. Subclasses draw the frames.
 """
 
 import random
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 __all__ = ["LIFE_S", "HostileNode", "SentFrame"]
 
 LIVES_MAX = 40
-LIFE_S = (0.2, 2.0)  # then it starts again, for its victims have closed its links by then
+LIFE_S = (0.2, 2.0)  # then it restarts, because its victims have closed its links
 BURST_S = 0.1  # mean time between two bursts
 BURST_FRAMES = 4
-REMEMBERED = 200  # frames that it may send again
+REMEMBERED = 200  # frames that it may repeat
 TOPICS = ("retained/0", "qos0/0", "a/b")
 
 SentFrame = tuple[int, bytes]
 
 
 class HostileNode(LinkProcess):
-    """One hostile node; all that it does comes from one random stream.
+    """One hostile node; all its actions come from one random stream.
 
     Attributes:
-        said: Frames that were sent.
-        lives: How often it started.
+        said: Number of frames sent.
+        lives: Number of starts.
     """
 
     def __init__(self, world: World, cluster: "Cluster", rng: random.Random, node: str, tier: str) -> None:
@@ -51,7 +51,7 @@ class HostileNode(LinkProcess):
     # -- lives
 
     def start(self, incarnation: int) -> None:
-        """Begin a life: link to everybody there is."""
+        """Begin a life with links to all nodes."""
         self.lives += 1
         self.begin_links(incarnation, random.Random(self._draws.random()))
         for name, node in self._cluster.nodes.items():
@@ -60,7 +60,7 @@ class HostileNode(LinkProcess):
         self.later(self.life_s(), self._start_repeated)
 
     def life_s(self) -> float:
-        """Return how long this life takes."""
+        """Return the duration of this life."""
         return self._draws.uniform(*LIFE_S)
 
     def _start_repeated(self) -> None:
@@ -69,25 +69,25 @@ class HostileNode(LinkProcess):
             self.world.scheduler.after(self._draws.uniform(0.05, 0.5), self._cluster.start_hostile_node, self)
 
     def kill(self) -> None:
-        """End it for good."""
+        """End it permanently."""
         self.lives = LIVES_MAX
         self.end()
 
     # -- links
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        """Keep it, for others."""
+        """Store the frame, to send it to others."""
         del peer
         self._remembered.append((kind, payload))
 
     def on_up(self, peer: PeerKey) -> None:
-        """A victim is within reach."""
+        """Record a victim in reach."""
 
     def on_down(self, peer: PeerKey) -> None:
-        """It has closed the link, or ended."""
+        """Record a closed link."""
 
     def turn(self) -> None:
-        """One turn of its links."""
+        """One iteration of its links."""
         self.read_links()
         self.flush_links()
 
@@ -103,7 +103,7 @@ class HostileNode(LinkProcess):
         self.later(rng.expovariate(1 / BURST_S), self._burst)
 
     def send_some(self, peer: PeerKey, cluster_map: ClusterMap) -> None:
-        """Send what a draw gives."""
+        """Send the drawn frames."""
         raise NotImplementedError
 
     # -- what it knows
@@ -114,7 +114,7 @@ class HostileNode(LinkProcess):
         return newest if newest.partitions and newest.shards and newest.live(TIER_EDGE) else None
 
     def _victim(self, cluster_map: ClusterMap) -> Victim:
-        """Draw whom to speak of: a session that exists, where there is one."""
+        """Draw the client or partition to name: an existing session, if any."""
         rng = self._draws
         edge = rng.choice([entry for entry in cluster_map.live(TIER_EDGE) if entry.node != self.node] or [None])
         partition = rng.randrange(len(cluster_map.partitions))

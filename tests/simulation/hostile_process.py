@@ -1,10 +1,10 @@
-"""A node with a valid certificate that says what is not its to say: to everybody, at random, in one life after another.
+"""A node with a valid certificate that sends messages outside its permissions: to all nodes, at random, in many lives.
 
-Its links are honest (HELLO, numbers, repeats); what it sends on them stands outside its cells of
-``wire/links/allowed.py``: messages about the edges, sessions and partitions of others, with right and wrong epochs,
-Raft in another's name, what it was sent or had said before, payloads that nobody can decode, frames with wrong numbers.
-An edge may register itself, and keeps no lease. What a member could spoil inside its cells (a router its shards, a
-storage node its partitions) is no business of the table: those do not register.
+Its links are valid (HELLO, numbers, repeats); its messages violate ``wire/links/allowed.py``. They concern edges,
+sessions and partitions of others, with right and wrong epochs. They include Raft in another's name, repeats of received
+or sent frames, undecodable payloads, and wrong frame numbers. An edge may register itself, and keeps no lease. Damage
+that a member can do within its permissions (a router to its shards, a storage node to its partitions) is out of scope:
+those do not register.
 """
 
 import random
@@ -40,7 +40,7 @@ SHIFTED = ("epoch", "partition_epoch", "sender_epoch", "owner_epoch", "shard_epo
 
 
 class HostileProcess(HostileNode):
-    """One hostile node that says what is not its to say."""
+    """One hostile node with messages outside its permissions."""
 
     def __init__(self, world: World, cluster: "Cluster", rng: random.Random) -> None:
         tier = rng.choice(TIERS)
@@ -49,16 +49,16 @@ class HostileProcess(HostileNode):
         self._subtle = False
 
     def start(self, incarnation: int) -> None:
-        """Begin a life: link to everybody there is."""
+        """Begin a life with links to all nodes."""
         self._registered = False
-        # Nothing that ends its link: who and where are what is wrong. A router has nothing of that kind to say.
+        # no message that ends its link: sender and target are wrong. A router has no such message
         self._subtle = self._draws.random() < 0.6 and self.tier != TIER_ROUTER
         super().start(incarnation)
 
     # -- what is said
 
     def send_some(self, peer: PeerKey, cluster_map: ClusterMap) -> None:
-        """Say something outside its cells."""
+        """Send a message outside its permissions."""
         rng = self._draws
         loud = 0 if self._subtle else 2
         ways: list[tuple[int, Callable[[PeerKey, ClusterMap], SentFrame | None]]] = [
@@ -78,14 +78,14 @@ class HostileProcess(HostileNode):
             self.table.send(peer.node, *said)
 
     def _send_badly_numbered(self, node: str, kind: int, payload: bytes) -> None:
-        """Write a frame whose number was used, or leaves a gap: the one is passed over, the other ends the link."""
+        """Write a frame with a used number, which is skipped, or a gap, which ends the link."""
         link = self.table.get(node)
         if link is not None and isinstance(link.connection, LinkConnection):
             number = self._draws.choice((link.core.last_sent, 1, link.core.last_sent + 5))
             link.connection.end.send(HEADER.pack(len(payload), kind, 0, PROTOCOL_VERSION, number) + payload)
 
     def _passes(self, peer: PeerKey, kind: int, payload: bytes) -> bool:
-        """Whether something is outside our cells, and thus to be said."""
+        """Whether a message is outside our permissions, and so to be sent."""
         me = PeerKey(self.node, self.tier, self.incarnation)
         if is_inside_its_cell(me, peer.tier, kind, payload):
             return False
@@ -94,13 +94,13 @@ class HostileProcess(HostileNode):
         if kind == FrameKind.CONTROLS:
             return all(self._passes(peer, FrameKind.CONTROL, encode_control(one)) for one in decode_controls(payload))
         if kind == FrameKind.CONNECT_ANSWERS:
-            return not self._registered  # a live edge may indeed have been asked
+            return not self._registered  # a live edge may have been asked for it
         if kind != FrameKind.CONTROL:
             return True
         message = decode_control(payload)
         if self._subtle and fault_of(me, peer.tier, message):
             return False
-        # A live edge may indeed have been asked.
+        # a live edge may have been asked for it
         return not (self._registered and CELLS[type(message)].rule is SenderRule.ASKED)
 
     def _forged(self, peer: PeerKey, cluster_map: ClusterMap) -> SentFrame | None:
@@ -135,7 +135,7 @@ class HostileProcess(HostileNode):
         )
 
     def _repeated(self, peer: PeerKey, _: ClusterMap) -> SentFrame | None:
-        """Say again what it said in this life or an earlier one, or was told."""
+        """Repeat a frame sent or received in any life."""
         if not self._remembered:
             return None
         kind, payload = self._draws.choice(self._remembered)
@@ -149,11 +149,11 @@ class HostileProcess(HostileNode):
         kind, _name, payload = rng.choice(list(forged_frames(self._victim(cluster_map))))
         damaged = rng.choice((nested(rng.choice((10, 1_000))), rng.randbytes(rng.randrange(40)), payload[:-1], b"\xc1"))
         if kind == FrameKind.PUBLISH and self.tier == TIER_EDGE:
-            return None  # whatever it decodes to, an edge may publish
+            return None  # an edge may publish any decoded content
         return int(kind), damaged
 
     def _raft(self, peer: PeerKey, _: ClusterMap) -> SentFrame | None:
-        """Raft in the name of another router."""
+        """Return a Raft message in the name of another router."""
         routers = [node for node in self._cluster.nodes.values() if isinstance(node, RouterProcess)]
         other, to = self._draws.choice(routers), self._draws.choice(routers)
         if peer.tier != TIER_ROUTER or not other.up:
@@ -164,7 +164,7 @@ class HostileProcess(HostileNode):
         return int(FrameKind.RAFT), encode_message(self._draws.choice((vote, TimeoutNow(*header))))
 
     def _registration(self, peer: PeerKey, _: ClusterMap) -> SentFrame | None:
-        """Become a member, for as long as a lease lasts; only an edge, which nobody needs."""
+        """Register for the duration of a lease; only an edge, which no partition depends on."""
         if self.tier != TIER_EDGE or peer.tier != TIER_ROUTER:
             return None
         self._registered = True

@@ -1,6 +1,6 @@
-"""What must hold while hostile nodes are there: nothing that an unregistered one sent is carried out or answered.
+"""Invariants with hostile nodes: no message of an unregistered node is executed or answered.
 
-Looks at every node many times a second, and is told of each message that a router passes to its parts.
+Checks every node many times a second, and receives each message that a router passes to its parts.
 """
 
 from collections import Counter
@@ -38,9 +38,9 @@ __all__ = ["HostileWatch"]
 
 LOOK_S = 0.05
 VIOLATIONS_MAX = 20
-# What a holder of a certificate may say to routers; not by the table of rights, which is judged here.
+# messages to routers that any certificate holder may send; independent of the table of permissions, which is tested
 INTRODUCTIONS = (RegisterRequest, Heartbeat, DrainNode, Leave, FollowMap)
-# Answers of routers to those who introduce themselves; what they answer to anything else is for members.
+# router answers to registrations; other answers are for members
 ANSWERS = (RequestRefused, MapPage, MapStep)
 COUNTS = (
     *("frames_unreadable", "links_refused_condemned", "links_refused_hello", "frames_of_dead", "answers_unknown"),
@@ -52,8 +52,8 @@ class HostileWatch:
     """The checker of one seed's hostile nodes.
 
     Args:
-        cluster: Whose nodes are watched.
-        strangers: The unregistered ones.
+        cluster: Cluster with the checked nodes.
+        strangers: The unregistered nodes.
     """
 
     def __init__(self, cluster: "Cluster", strangers: list[UnregisteredProcess]) -> None:
@@ -71,16 +71,16 @@ class HostileWatch:
 
     @property
     def refused(self) -> int:
-        """How many messages and links all lives of all nodes refused, as they counted."""
+        """Number of refused messages and links in all lives of all nodes."""
         return sum(self._refused.values())
 
     def end(self) -> None:
-        """Look once more."""
+        """Run a last check."""
         self._ends = True
         self.look()
 
     def look(self) -> None:
-        """Judge the state of every node that runs."""
+        """Check the state of every running node."""
         self.looks += 1
         for name, node in self._cluster.nodes.items():
             if node.up:
@@ -91,7 +91,7 @@ class HostileWatch:
                 self._judge_received(stranger, peer, kind, payload)
 
     def deceived(self) -> list[str]:
-        """Return the clients that were given a forged message."""
+        """Return the clients that received a forged message."""
         return [name for name, client in self._cluster.clients.items() if FORGED in client.received]
 
     # -- one node
@@ -125,7 +125,7 @@ class HostileWatch:
             linked = [key.node for key in node.table.connected()]
             self._judge_sessions(name, node)
         for stranger in self._strangers.values():
-            # A storage node keeps the link of an incarnation that died, and drops what comes on it.
+            # a storage node keeps the link of a dead incarnation, and drops its messages
             if stranger.node in linked and stranger.tier != TIER_ROUTER and stranger.node not in cluster_map.nodes:
                 self._violated(f"{name} has a link to {stranger.node}, which its map does not have")
 
@@ -164,7 +164,7 @@ class HostileWatch:
             messages = decode_controls(payload)
         elif kind == FrameKind.RAFT:
             raft = decode_message(payload)
-            if not isinstance(raft, PreVoteReply):  # that changes nothing
+            if not isinstance(raft, PreVoteReply):  # changes no state
                 self._violated(f"{peer.node} sent {type(raft).__name__} of term {raft.term} to {stranger.node}")
             return
         else:

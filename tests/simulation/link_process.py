@@ -1,7 +1,7 @@
-"""A router or storage process of the simulation: ``LinkTable`` over simulated streams, dialling, the watch for silence.
+"""A router or storage process of the simulation: ``LinkTable`` over simulated streams, dialling, silence detection.
 
-What ``wire/links/hub.py`` and ``wire/links/connection.py`` do with trio is done here with the scheduler; the rules are
-those of the table and of ``LinkCore``.
+Replaces the trio parts of ``wire/links/hub.py`` and ``wire/links/connection.py``; the rules are those of the table and
+of ``LinkCore``.
 """
 
 import random
@@ -23,7 +23,7 @@ CLUSTER = "sim"
 
 
 class Target:
-    """Somewhere to dial."""
+    """An address to dial."""
 
     def __init__(self, node: str, tier: str, address: str) -> None:
         self.node, self.tier, self.address = node, tier, address
@@ -43,25 +43,25 @@ class LinkConnection:
         self.told = HelloResume()
         self.peer: LinkPeer | None = None
         self.silence = Silence(WATCH_S)
-        self.awake = False  # there may be something to write
+        self.awake = False  # may have data to write
         self.over = False
         end.notify = process.poke
 
     def wake(self) -> None:
-        """Everything is flushed at the end of the turn."""
+        """Mark for the flush at the end of the iteration."""
         self.awake = True
         self.process.poke()
 
     flush = wake
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.over = True
         self.end.close()
 
 
 class LinkProcess(Process):
-    """A process whose links are those of ``LinkHub``."""
+    """A process with the links of ``LinkHub``."""
 
     tier = ""
 
@@ -76,7 +76,7 @@ class LinkProcess(Process):
     # -- lives
 
     def begin_links(self, incarnation: int, rng: random.Random) -> None:
-        """Empty tables of a new life; dialling begins."""
+        """Begin a life with empty tables, and start dialling."""
         self.rng = rng
         self.incarnation = incarnation
         self.table = LinkTable(
@@ -97,27 +97,27 @@ class LinkProcess(Process):
     # -- for the tier
 
     def roster(self) -> Roster | None:
-        """Return who may link to this process; None: every node that has a certificate."""
+        """Return the nodes that may link to this process; None: every node with a certificate."""
         return None
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        """A frame came."""
+        """Process a frame."""
         raise NotImplementedError
 
     def on_up(self, peer: PeerKey) -> None:
-        """A link stands."""
+        """Process a new link."""
         raise NotImplementedError
 
     def on_down(self, peer: PeerKey) -> None:
-        """A link is gone."""
+        """Process a closed link."""
         raise NotImplementedError
 
     def on_reset(self, peer: PeerKey) -> None:
-        """A link is gone, and what was not taken with it."""
+        """Process a reset link, whose unprocessed frames are lost."""
         self.on_down(peer)
 
     def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
-        """Take who else there is, and dial those that are ours to dial."""
+        """Set the other nodes, and dial those that this node must dial."""
         wanted = self.table.learn(peers)
         for key in [key for key in self._targets if key[0] and key not in wanted]:
             self._targets.pop(key).gone = True
@@ -125,7 +125,7 @@ class LinkProcess(Process):
             self._add_target(Target(node, tier, address), (node, address))
 
     def set_names(self, nodes: Iterable[str]) -> None:
-        """Take the names in the map."""
+        """Set the names in the map."""
         self.table.names(nodes)
 
     # -- dialling
@@ -142,7 +142,7 @@ class LinkProcess(Process):
         if peer is not None and peer.connection is not None:
             self.later(BACKOFF_MIN_S, self._dial, target)
         elif target.seed and any(node and known == target.address for node, known in self._targets):
-            self._again(target)  # the map names who is there; that target dials
+            self._again(target)  # the map names this node; its own target is dialled
         else:
             life = self.life
             self.world.network.connect(
@@ -168,7 +168,7 @@ class LinkProcess(Process):
         self.later(HELLO_TIMEOUT_S, self._no_hello, connection)
 
     def accepted(self, end: Endpoint, port: int) -> None:
-        """A link came in."""
+        """Accept a link."""
         del port
         connection = LinkConnection(self, end, None)
         self._connections.append(connection)
@@ -181,7 +181,7 @@ class LinkProcess(Process):
     # -- turns
 
     def read_links(self) -> None:
-        """Take what arrived on every connection."""
+        """Process the received data of every connection."""
         for connection in list(self._connections):
             if connection.over:
                 self._close(connection)
@@ -210,7 +210,7 @@ class LinkProcess(Process):
             self._greeted(connection, hello)
         peer = connection.peer
         if data and peer is not None:
-            connection.awake = True  # what was taken is told
+            connection.awake = True  # acknowledgements are due
             for frame in peer.core.receive(data):
                 if connection.over:
                     return
@@ -240,7 +240,7 @@ class LinkProcess(Process):
                 self._again(connection.target)
 
     def flush_links(self) -> None:
-        """Let everything leave that is due."""
+        """Send all due data."""
         for connection in self._connections:
             if not connection.awake:
                 continue

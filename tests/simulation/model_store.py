@@ -1,8 +1,8 @@
-"""A store of dictionaries with the contract of ``storage.store.protocol``, and a disk that forgets what was not synced.
+"""A store of dictionaries with the contract of ``storage.store.protocol``, and a disk that loses unsynced writes.
 
-``ModelDisk`` outlives the process, ``ModelStore`` is one process's hold on it. Faults are asked for on the disk: power
-loss, a sync that fails or lies, no room, a flipped bit, an exception in the middle of a batch. Slowness is the
-simulation's: it takes a ticket and runs it as much later as it likes. The contract tests run on this and on lsm-db.
+``ModelDisk`` outlives the process, ``ModelStore`` is one process's handle. Faults are set on the disk: power loss, a
+sync that fails or lies, a full disk, a flipped bit, an exception during a batch. The simulation adds delay: it runs a
+sync ticket later. The contract tests run on this and on lsm-db.
 """
 
 import random
@@ -32,10 +32,10 @@ _PATH = Path("model")
 
 
 class ModelDisk:
-    """What lies on one node's disk, and the faults waiting to happen to it."""
+    """Content of one node's disk, and its pending faults."""
 
     def __init__(self, trace: Callable[[str, bytes], None] = lambda _what, _data: None) -> None:
-        self.trace = trace  # is given each batch that is written, and each sync
+        self.trace = trace  # called with each written batch, and each sync
         self.identity: tuple[str, str] | None = None
         self.records: dict[bytes, bytes] = {}  # visible: page cache included
         self.durable: dict[bytes, bytes] = {}
@@ -43,19 +43,19 @@ class ModelDisk:
         self.durable_transaction_no = 0
         self.unsynced: list[tuple[int, _Records]] = []
         self.acked_up_to = 0
-        self.admitted = False  # the map has heard that it began empty
-        self.flipped: dict[bytes, tuple[bytes, bytes]] = {}  # key -> the record as it is now, as it was
+        self.admitted = False  # the map has recorded that it started empty
+        self.flipped: dict[bytes, tuple[bytes, bytes]] = {}  # key -> current record, original record
         self.held = False  # a process has it open
-        self.incarnation = 0  # of the hold: a store of an earlier one is dead
+        self.incarnation = 0  # of the handle: an earlier store is dead
         self.full = False
-        self.fail_sync = False  # the next sync is EIO
-        self.lie_about_syncs = False  # syncs return and nothing is durable
+        self.fail_sync = False  # the next sync fails with EIO
+        self.lie_about_syncs = False  # syncs return without making data durable
         self.poison: str | None = None  # the next write raises: "before" or "after" its commit
         self.syncs = 0
         self.commits = 0
 
     def sync(self, transaction_no: int) -> None:
-        """Make commits up to this one durable, unless the disk lies."""
+        """Make commits up to this one durable, unless the disk lies about syncs."""
         self.syncs += 1
         self.trace(f"sync {transaction_no}", b"")
         if self.lie_about_syncs:
@@ -65,12 +65,12 @@ class ModelDisk:
             _apply(self.durable, records)
 
     def kill(self) -> None:
-        """Kill -9: the process is gone, the page cache is not."""
+        """Kill -9: the process ends, the page cache stays."""
         self.held = False
         self.incarnation += 1
 
     def power_loss(self, rng: random.Random) -> int:
-        """Lose a random tail of what was not synced, whole transactions only; return how many commits were lost."""
+        """Lose a random tail of unsynced transactions; return the number of lost commits."""
         self.kill()
         kept = rng.randint(0, len(self.unsynced))
         for transaction_no, records in self.unsynced[:kept]:
@@ -83,7 +83,7 @@ class ModelDisk:
         return lost
 
     def flip_bit(self, key: bytes, bit: int) -> None:
-        """Flip one bit of a stored record; it is found when it is read."""
+        """Flip one bit of a stored record; a read detects it."""
         for records in (self.records, self.durable):
             if key in records:
                 healthy, damaged = records[key], bytearray(records[key])
@@ -93,7 +93,7 @@ class ModelDisk:
                 self.flipped[key] = (records[key], former[1] if healthy == former[0] else healthy)
 
     def unflip(self) -> None:
-        """Let no bit have been flipped in what was not written since."""
+        """Undo flipped bits in records that were not rewritten."""
         for key, (damaged, healthy) in self.flipped.items():
             for records in (self.records, self.durable):
                 if records.get(key) == damaged:
@@ -108,7 +108,7 @@ class ModelDisk:
 
 
 class ModelSync:
-    """A sync that ends when ``run`` is called; one that is never run was cut off."""
+    """A sync that ends when ``run`` is called; otherwise it was interrupted."""
 
     def __init__(self, disk: ModelDisk, transaction_no: int) -> None:
         self.transaction_no = transaction_no
@@ -118,7 +118,7 @@ class ModelSync:
     def run(self) -> None:
         """Make the commits before the ticket durable; those after it are not."""
         if self._disk.incarnation != self._incarnation:
-            return  # the process that asked is dead
+            return  # the requesting process is dead
         if self._disk.fail_sync:
             self._disk.fail_sync = False
             raise SyncFailed("fdatasync: EIO")
@@ -126,7 +126,7 @@ class ModelSync:
 
 
 class ModelStore:
-    """One process's hold on a ModelDisk."""
+    """One process's handle of a ModelDisk."""
 
     crowded = held = makes_room = False
 
@@ -138,7 +138,7 @@ class ModelStore:
 
     @classmethod
     def open(cls, disk: ModelDisk, cluster_id: str, node_id: str, settings: StoreSettings) -> "ModelStore":
-        """Open, or create; refuses what ``Store.open`` refuses."""
+        """Open, or create; refuses the same as ``Store.open``."""
         if disk.held:
             raise StoreBusy("model store is open")
         if disk.identity is None:
@@ -159,7 +159,7 @@ class ModelStore:
 
     @property
     def acked_up_to(self) -> int:
-        """Commit up to which others were told."""
+        """Number of the last commit that others were told of."""
         return self._open_disk().acked_up_to
 
     def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
@@ -193,15 +193,15 @@ class ModelStore:
         return [(key, self._verified(key, records[key])) for key in self._keys[first : min(last, first + limit)]]
 
     def begin_sync(self, *, marker: bool = False) -> ModelSync:  # noqa: ARG002
-        """Take a ticket for every commit so far; the model's marker is always durable."""
+        """Return a sync ticket for all commits so far; the model's marker is always durable."""
         disk = self._open_disk()
         return ModelSync(disk, disk.transaction_no)
 
     def make_room(self) -> None:
-        """No commit is held."""
+        """Do nothing: no commit is held."""
 
     def checkpoint(self, synced: SyncTicket | None = None) -> None:
-        """Its data is one with its log."""
+        """Do nothing: the model has one copy of its data."""
 
     def acked(self, transaction_no: int) -> None:
         """Raise the marker."""
@@ -216,7 +216,7 @@ class ModelStore:
             raise StoreFull(0, self.settings.free_space_floor_bytes)
 
     def close(self) -> None:
-        """Sync and let go of the disk."""
+        """Sync and release the disk."""
         disk = self._disk
         self._disk = None
         if disk is not None and disk.incarnation == self._incarnation:

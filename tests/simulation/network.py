@@ -1,8 +1,8 @@
 """The simulation's network: byte streams between processes over directed links that delay, jam and break.
 
-A stream delivers bytes in order or breaks. A *jam* holds everything of one direction until it is released, as TCP's
-repeats would: a cut that heals is a jam, a half-open connection one that outlasts somebody's patience. Bytes are split
-at random. Nothing here knows what the bytes mean.
+A stream delivers bytes in order or breaks. A *jam* holds all bytes of one direction until it is released, as TCP's
+retransmissions would. A cut that heals is a jam; a half-open connection is a jam longer than a timeout. Bytes are split
+at random. The network does not interpret them.
 """
 
 import random
@@ -18,20 +18,20 @@ FINISH: None = None
 
 
 class Listener(Protocol):
-    """A process as the network sees it."""
+    """A process on the network."""
 
     host: str
     up: bool
 
     def listens(self, port: int) -> bool:
-        """Whether a connection to a port is taken now."""
+        """Whether a connection to a port is accepted now."""
 
     def accepted(self, end: "Endpoint", port: int) -> None:
-        """A connection came in."""
+        """Accept a connection."""
 
 
 class Endpoint:
-    """One end of a stream. What arrived waits in ``inbox`` until its owner reads it."""
+    """One end of a stream. Received bytes wait in ``inbox`` until its owner reads them."""
 
     __slots__ = ("_due", "_last", "eof", "host", "inbox", "network", "notify", "other", "over", "reset", "silent")
 
@@ -40,34 +40,34 @@ class Endpoint:
         self.host = host
         self.other: Endpoint = self
         self.inbox: deque[bytes] = deque()
-        self.eof = False  # the other side has closed, and everything before that is in the inbox
-        self.reset = False  # broken: nothing more comes or goes
+        self.eof = False  # closed by the other side; earlier bytes are in the inbox
+        self.reset = False  # broken in both directions
         self.over = False  # closed here
-        self.silent = False  # the host lost its power: what comes is neither taken nor refused
+        self.silent = False  # the host lost its power: data is neither accepted nor refused
         self.notify: Callable[[], None] = lambda: None
-        self._due: deque[tuple[float, bytes | None]] = deque()  # on the way to this end
+        self._due: deque[tuple[float, bytes | None]] = deque()  # in flight to this end
         self._last = 0.0
 
     def send(self, data: bytes) -> None:
-        """Write; in vain if the stream is broken."""
+        """Write; bytes of a broken stream are lost."""
         if data and not self.over and not self.reset and not self.silent:
             self.network.scheduler.trace(f"{self.host} to {self.other.host}", data)
             self.other.coming(data)
 
     def close(self) -> None:
-        """Close in order: what was written arrives first."""
+        """Close in order: written bytes arrive first."""
         if not self.over and not self.silent:
             self.over = True
             self.other.coming(FINISH)
 
     def abort(self) -> None:
-        """Break the stream for both."""
+        """Break the stream for both ends."""
         self.over = self.reset = True
         if not self.silent:
             self.network.scheduler.after(self.network.delay(self.host, self.other.host), self.other.broken)
 
     def broken(self) -> None:
-        """The stream is reset at this end."""
+        """Reset the stream at this end."""
         if self.silent or self.reset:
             return
         if self.network.is_jammed(self.other.host, self.host):
@@ -78,7 +78,7 @@ class Endpoint:
         self.notify()
 
     def coming(self, data: bytes | None) -> None:
-        """Something was written at the other end."""
+        """Queue bytes from the other end."""
         network = self.network
         when = max(self._last, network.scheduler.now + network.delay(self.other.host, self.host))
         self._last = when
@@ -86,7 +86,7 @@ class Endpoint:
         network.scheduler.at(when, self.pump)
 
     def pump(self) -> None:
-        """Take what is due."""
+        """Process due bytes."""
         network = self.network
         took = False
         while self._due and self._due[0][0] <= network.scheduler.now:
@@ -97,7 +97,7 @@ class Endpoint:
             if self.silent or self.reset:
                 continue
             if self.over and data:
-                continue  # read and forgotten, as a lingering close does
+                continue  # read and discarded, as by a lingering close
             took = True
             if data is FINISH:
                 self.eof = True
@@ -108,7 +108,7 @@ class Endpoint:
             self.notify()
 
     def read(self) -> bytes:
-        """Take everything that has arrived, or a part of it."""
+        """Return all or a part of the received bytes."""
         if not self.inbox:
             return b""
         data = b"".join(self.inbox)
@@ -122,7 +122,7 @@ class Endpoint:
 
 
 class Network:
-    """Who can be reached, how fast, and what stands in the way."""
+    """Reachability, delays and jams of all hosts."""
 
     def __init__(self, scheduler: Scheduler, rng: random.Random, *, delay_s: float, jitter_s: float) -> None:
         self.scheduler = scheduler
@@ -132,7 +132,7 @@ class Network:
         self.split_chance = 0.0
         self.slow: dict[tuple[str, str], float] = {}  # directed link -> extra seconds
         self.processes: dict[str, Listener] = {}
-        self._jammed: dict[tuple[str, str], int] = {}  # directed link -> how often
+        self._jammed: dict[tuple[str, str], int] = {}  # directed link -> number of jams
         self._waiting: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._ends: dict[str, list[Endpoint]] = {}  # by host
         self.connections = 0
@@ -174,7 +174,7 @@ class Network:
             process.accepted(theirs, port)
 
     def ended(self, host: str, *, silent: bool) -> None:
-        """A host's process is gone: killed, its kernel says so; without power, nobody does."""
+        """End a host's streams: a killed process resets them, a host without power is silent."""
         for end in self._ends.pop(host, ()):
             if silent:
                 end.silent = True
@@ -182,14 +182,14 @@ class Network:
                 end.abort()
 
     def refuse_silent(self, host: str) -> None:
-        """A host has power again: it answers what belongs to no connection with a reset."""
+        """Restore a host's power: it resets unknown connections."""
         for ends in self._ends.values():
             for end in ends:
                 if end.other.host == host and end.other.silent and not end.reset:
                     self.scheduler.after(self.delay(host, end.host), end.broken)
 
     def break_between(self, one: str, other: str) -> int:
-        """Reset every stream between two hosts; return how many."""
+        """Reset every stream between two hosts; return their number."""
         count = 0
         for end in self._ends.get(one, ()):
             if end.other.host == other and not end.reset:
@@ -205,21 +205,21 @@ class Network:
         return self.delay_s + self.rng.expovariate(1.0) * self.jitter_s + self.slow.get((source, target), 0.0)
 
     def split(self, size: int) -> int:
-        """Draw how many of the bytes that have arrived are seen later."""
+        """Draw the number of received bytes that are delivered later."""
         if size < 2 or self.rng.random() >= self.split_chance:
             return 0
         return self.rng.randrange(1, size)
 
     def is_jammed(self, source: str, target: str) -> bool:
-        """Whether a directed link holds everything back."""
+        """Whether a directed link is jammed."""
         return (source, target) in self._jammed
 
     def jam(self, source: str, target: str) -> None:
-        """Hold back everything on a directed link."""
+        """Hold all bytes of a directed link."""
         self._jammed[source, target] = self._jammed.get((source, target), 0) + 1
 
     def release(self, source: str, target: str) -> None:
-        """End one jam; what was held back arrives in order."""
+        """End one jam; held bytes arrive in order."""
         link = (source, target)
         count = self._jammed.pop(link, 0) - 1
         if count > 0:
@@ -229,13 +229,13 @@ class Network:
             self.scheduler.after(self.delay(source, target), call)
 
     def wait(self, source: str, target: str, call: Callable[[], None]) -> None:
-        """Call when the link is released."""
+        """Call once the link is released."""
         waiting = self._waiting.setdefault((source, target), [])
         if call not in waiting:
             waiting.append(call)
 
     def heal(self) -> None:
-        """Release everything, at normal speed."""
+        """Release all links, at normal speed."""
         self.slow.clear()
         for link in list(self._jammed):
             self._jammed[link] = 1

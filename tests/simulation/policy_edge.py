@@ -1,7 +1,7 @@
-"""Users of the cluster at one simulated edge: the chain of its closed listener, its rules, and a thread of hashes.
+"""Users of the cluster at one simulated edge: the authentication chain of its closed listener, its rules, and hashing.
 
-The step, the questions to routers and the judging are the product's. Only argon2id is not: a record holds a quick
-digest in its place, and the hash takes a drawn time.
+Authentication step, router requests and authorization are the product's. Only argon2id is replaced: a record holds a
+fast digest, and a hash takes a drawn time.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from edge.rights.sources import RuleBook, Sources
 __all__ = ["CLOSED", "UsersOfCluster", "quick_record"]
 
 CLOSED = ListenerPolicy("closed", False)
-LOGINS_MAX = 100  # that wait for a hash
+LOGINS_MAX = 100  # pending hashes
 SALT = bytes(OWN_SALT_BYTES)
 
 
@@ -40,7 +40,7 @@ def _digest(password: bytes) -> bytes:
 
 
 def quick_record(password: bytes) -> str:
-    """Return a record in the form of argon2id whose digest costs nothing."""
+    """Return a record in argon2id format with a fast digest."""
     return encode_record(
         PasswordRecord(HashKind.ARGON2ID, SALT, _digest(password), OWN_PASSES, OWN_MEMORY_KIB, OWN_LANES)
     )
@@ -51,11 +51,11 @@ EVERYTHING = Sources(make_role_table({"roles": {"all": ALL}}), authenticated=("a
 
 
 class UsersOfCluster:
-    """What one life of an edge has for users of the cluster."""
+    """State of one edge life for users of the cluster."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self.hash_s: tuple[float, ...] = (0.001, 0.02, 0.3)  # how long a hash takes, one of these
+        self.hash_s: tuple[float, ...] = (0.001, 0.02, 0.3)  # possible durations of a hash
         self._desk = AuthJobs(LOGINS_MAX)
         self.chains = Chains(rng.randbytes(32))
         step = PasswordStep(RouterUsers(rng.randbytes(32)), self.chains.known)
@@ -64,11 +64,11 @@ class UsersOfCluster:
         self.rules = RuleBook({CLOSED.name: Sources(of_cluster=True), "plain": EVERYTHING})
 
     def join(self, logins: ClientLogins) -> None:
-        """Compute the hashes of these logins."""
+        """Set the logins whose hashes to compute."""
         logins.add_desks({"hash": self._desk})
 
     def hash_all(self, later: Callable[..., None], done: Callable[[int, Ticket, object], None]) -> None:
-        """Begin the hashes that are asked for; each ends after a while, and now and then a long one."""
+        """Start the requested hashes; each ends after a drawn time."""
         while (taken := self._desk.take()) is not None:
             number, ticket = taken
             job = ticket.job

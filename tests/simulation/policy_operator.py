@@ -1,7 +1,7 @@
-"""An operator of the simulation: one verb at a time to whichever router leads, repeated as the command line does.
+"""An operator of the simulation: one command at a time to the leading router, repeated as by the command line.
 
-``stratamq/cli/node_requests.py`` and ``wire/links/request.py`` do this with trio: connect, HELLO, ask, read, close. A
-verb that is committed and not settled goes on with ``policy status``.
+``stratamq/cli/node_requests.py`` and ``wire/links/request.py`` do this with trio: connect, HELLO, request, read, close.
+A committed but unsettled command continues with ``policy status``.
 """
 
 import random
@@ -22,13 +22,13 @@ __all__ = ["PARTIAL_MAX_S", "Operator"]
 
 PARTIAL, NOT_READY = 3, 4
 AGAIN_S = 0.25
-WAIT_S = 25.0  # for one answer, above what a router waits
-PARTIAL_MAX_S = 22.0  # until the answer "not yet everywhere", with the network's share
-HASTY_S = 3.0  # of one who breaks off and asks again
+WAIT_S = 25.0  # timeout of one answer, above the router's
+PARTIAL_MAX_S = 22.0  # until a partial answer, including the network
+HASTY_S = 3.0  # of an operator that aborts and retries
 
 
 class _Exchange:
-    """One question on one link."""
+    """One request on one link."""
 
     def __init__(self, change: Change, identity: NodeIdentity, question: Admin) -> None:
         self.change, self.identity, self.question = change, identity, question
@@ -81,7 +81,7 @@ class _Exchange:
 
 
 class Operator(Process):
-    """One operator at a host of its own."""
+    """One operator at its own host."""
 
     def __init__(self, world: World, host: str, routers: list[str], rng: random.Random, *, hasty: bool = True) -> None:
         super().__init__(world, host)
@@ -90,14 +90,14 @@ class Operator(Process):
         self.refusals: list[str] = []
         self.settled = 0
         self.partial = 0
-        self.longest_s = 0.0  # of one answer
+        self.longest_s = 0.0  # longest answer time
         self._routers = routers
         self._rng = rng
         self._change = Change(world.scheduler)
         self._asked = 0
 
     async def settle(self, verb: str, **arguments: Any) -> bool:
-        """Order, and return when the verb is settled; False if it was refused."""
+        """Send a command, and return when it is settled; False if it was refused."""
         order = self._rng.randbytes(16).hex()
         reply = await self._ask(verb, arguments, order)
         while reply.exit_code == PARTIAL:
@@ -113,7 +113,7 @@ class Operator(Process):
         return reply.ok
 
     async def _ask(self, verb: str, arguments: dict[str, Any], order: str) -> AdminReply:
-        """Ask each router in turn until one that leads answers."""
+        """Send to each router until a leader answers."""
         question = Admin(1, verb, arguments, order)
         assert tier_of(verb) == "router"
         while True:

@@ -1,4 +1,4 @@
-"""What scripts of the policy are written with: a cluster with users, an operator, clients, and the watch of P9."""
+"""Helpers for policy scripts: a cluster with users, an operator, clients, and the check of P9."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ FENCE_S = 4.0
 
 
 class Users:
-    """A scene with users ``u`` and ``v``, an operator, and a watch that sees what is done behind a settled verb."""
+    """A scene with users ``u`` and ``v``, an operator, and a watch for actions after a settled command."""
 
     def __init__(self, **knobs: Any) -> None:
         edge = replace(Knobs().edge, fence_close_s=FENCE_S)
@@ -36,14 +36,14 @@ class Users:
         for user in ("u", "v"):
             self.done("role put", role=f"of-{user}", rules=rules_of("#"))
             self.done("user add", user=user, record=quick_record(PASSWORD), roles=[f"of-{user}"])
-        self.scene.run(2 * FENCE_S)  # what was before the election
+        self.scene.run(2 * FENCE_S)  # ends incarnations from before the election
 
     def begin(self, verb: str, **arguments: Any) -> Program:
-        """Let the operator ask."""
+        """Start a command of the operator."""
         return Program(self.cluster.scheduler, self.operator.settle(verb, **arguments))
 
     def done(self, verb: str, **arguments: Any) -> float:
-        """Let it ask until it is settled; return how long that took."""
+        """Run a command until it is settled; return its duration."""
         began = self.cluster.scheduler.now
         program = self.begin(verb, **arguments)
         self.scene.until(lambda: program.done, 60.0)
@@ -51,29 +51,29 @@ class Users:
         return self.cluster.scheduler.now - began
 
     def take_role(self, user: str = "u") -> float:
-        """Let the role of a user grant nothing any more; from the return of the verb on it is watched."""
+        """Revoke all rights of a user's role; the watch starts at the command's return."""
         took_s = self.done("role put", role=f"of-{user}", rules=rules_of("nothing"))
         self.watch.deny(user, "role put", login=False)
         return took_s
 
     def disable(self, user: str = "u") -> float:
-        """Disable a user; from the return of the verb on it is watched."""
+        """Disable a user; the watch starts at the command's return."""
         took_s = self.done("user disable", user=user)
         self.watch.deny(user, "user disable", login=True)
         return took_s
 
     def begin_to_disable(self, user: str = "u") -> Program:
-        """Let the operator ask; ``disabled`` is for when it is answered."""
+        """Start disabling a user; ``disabled`` waits for the answer."""
         return self.begin("user disable", user=user)
 
     def disabled(self, verb: Program, within_s: float = 60.0, user: str = "u") -> None:
-        """Wait until a verb has returned, and watch from then on."""
+        """Wait for a command's return, and start the watch."""
         self.scene.until(lambda: verb.done, within_s)
         assert not self.operator.refusals
         self.watch.deny(user, "user disable", login=True)
 
     def named(self, user: str, host: str = "", options: ClientOptions = EPHEMERAL) -> UserClient:
-        """Return a client of a user, not connected yet."""
+        """Return an unconnected client of a user."""
         host = host or f"{user}-client"
         client = self.cluster.client(host, options, host, UserClient)
         assert isinstance(client, UserClient)
@@ -82,20 +82,20 @@ class Users:
         return client
 
     def client(self, user: str, edge: str, host: str = "", options: ClientOptions = EPHEMERAL) -> UserClient:
-        """Return a client that is connected as a user."""
+        """Return a connected client of a user."""
         client = self.named(user, host, options)
         client.connect(f"{edge}:{USERS}")
         self.scene.until(lambda: client.connected)
         return client
 
     def reader(self, user: str, edge: str, topic: str, host: str = "", qos: int = 0) -> UserClient:
-        """Return a client that is subscribed."""
+        """Return a subscribed client."""
         client = self.client(user, edge, host)
         client.subscribe(topic, qos)
         self.scene.until(lambda: bool(client.subscribed))
         return client
 
     def judge(self) -> None:
-        """Let some time pass; nothing was done by an old right."""
+        """Let some time pass, and check that no revoked right was used."""
         self.scene.run(2.0)
         assert not self.watch.violations, self.watch.violations

@@ -1,8 +1,8 @@
-"""P9: when a verb that takes rights has returned as settled, nothing is done by the old ones any more.
+"""P9: after a revoking command has settled, no action uses the revoked rights.
 
-Edges tell each byte that they write to the closed listener's clients, at the time at which it leaves. From the return
-of a verb until the order that gives the right back, a user must see no CONNACK 0 (where it took the login), no granted
-SUBACK, no delivery, no good answer to what it sent since then; and nobody may be given what it sent since then.
+Edges report each byte that they write to the closed listener's clients. From the command's return until the right is
+restored, a user must get no CONNACK 0 (if it may not log in), no granted SUBACK, no delivery, and no success code for
+later requests. No client may get a later message of this user.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ VIOLATIONS_MAX = 20
 
 @dataclass(frozen=True)
 class Denial:
-    """What a user may not do, from the return of a verb on."""
+    """Revoked rights of a user, from the return of a command on."""
 
     verb: str
     since: float
-    login: bool  # also not come in
+    login: bool  # login is denied too
 
 
 @dataclass
 class Sent:
-    """When a user's client sent what, for the first time."""
+    """First sending time of a user's client requests."""
 
     user: str
-    life: int = 0  # of that name: one that was deleted and added again is another user
+    life: int = 0  # of that name: a deleted and re-added user is another one
     payloads: dict[str, float] = field(default_factory=dict)
     identifiers: dict[int, float] = field(default_factory=dict)
 
@@ -52,19 +52,19 @@ class Watch:
         self.authors: dict[str, Sent] = {}  # by payload
         self.denials: dict[str, Denial] = {}  # by user
         self.violations: list[str] = []
-        self.checked = 0  # what was written to or from somebody who had lost a right
-        self.granted = 0  # what was written while nobody had
+        self.checked = 0  # packets checked while a user had lost a right
+        self.granted = 0  # packets while no user had lost one
 
     def deny(self, user: str, verb: str, *, login: bool) -> None:
-        """A verb has returned."""
+        """Start denying, at a command's return."""
         self.denials[user] = Denial(verb, self._now(), login)
 
     def allow(self, user: str) -> None:
-        """The right is about to be given back."""
+        """Stop denying, before the right is restored."""
         self.denials.pop(user, None)
 
     def written(self, edge: str, end: Endpoint, data: bytes) -> None:
-        """Judge what leaves."""
+        """Check written bytes."""
         sent = self.clients.get(end.other.host)
         if sent is None:
             return

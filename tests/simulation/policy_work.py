@@ -1,9 +1,9 @@
-"""Users of the cluster in one seed: operators that take rights and give them back, clients that use them all the time.
+"""Users of the cluster in one seed: operators that revoke and restore rights, and clients that use them continuously.
 
-Each user has a role, a group, two clients and an operator. The operator takes one right in one of many ways, waits for
-the verb to be settled, lets some time pass, and gives the right back; its clients come, publish and subscribe at
-whichever edge, as fast as they can. An observer, from whom nothing is taken, is given all that they publish and feeds
-them. What must not be seen is in ``policy_watch.py``.
+Each user has a role, a group, two clients and an operator. The operator revokes one right in one of many ways, waits
+until the command is settled, then restores it after a while. The clients connect, publish and subscribe at random
+edges, as fast as they can. An observer that keeps its rights receives all their messages and publishes to them.
+``policy_watch.py`` checks for forbidden actions.
 """
 
 import random
@@ -36,22 +36,22 @@ Order = tuple[str, dict[str, Any]]
 
 
 class ClientTransport(NamedTuple):
-    """One way to take a right, and to give it back."""
+    """One way to revoke a right, and to restore it."""
 
     take: Order
     give: Order
-    login: bool  # the user cannot come in either
+    login: bool  # login is denied too
 
 
 class _Nowhere:
-    """Histories of these clients are judged as they happen."""
+    """Discards the histories of these clients, which are checked immediately."""
 
     def write(self, data: bytes, /) -> None:
-        """Keep nothing."""
+        """Discard."""
 
 
 class UserClient(WorkingClient):
-    """A client that logs in as a user."""
+    """A client with a user's login."""
 
     sent: Sent
     watch: Watch | None = None
@@ -73,12 +73,12 @@ class UserClient(WorkingClient):
 
 
 def rules_of(*filters: str) -> list[dict[str, Any]]:
-    """Return rules that allow everything with these topics."""
+    """Return rules that allow all actions with these topics."""
     return [{"allow": True, "actions": ALL_ACTIONS, "filter": text} for text in filters]
 
 
 def ways_of(user: str) -> tuple[ClientTransport, ...]:
-    """Return all ways to take something from a user."""
+    """Return all ways to revoke a user's rights."""
     role, group, about = f"role-{user}", f"group-{user}", {"user": user}
     ban: dict[str, Any] = {"kind": "user", "value": user}
     every = rules_of(f"p/{user}/#", f"d/{user}/#")
@@ -109,7 +109,7 @@ def _user(user: str) -> dict[str, Any]:
 
 
 class PolicyWork:
-    """Operators and clients of one seed; the work begins when all users are there."""
+    """Operators and clients of one seed; the work begins when all users exist."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -120,7 +120,7 @@ class PolicyWork:
         self._users = [f"u{number}" for number in range(1, USER_COUNT + 1)]
         self._working = True
         self._numbers = 0
-        self.strangers = 0  # bans and revocations that end by themselves
+        self.strangers = 0  # bans and revocations with an end
         self._operators: list[Operator] = []
         self._programs: list[Program] = []
         self._clients: list[UserClient] = []
@@ -158,7 +158,7 @@ class PolicyWork:
     # -- operators
 
     def _prepare(self) -> None:
-        """Make roles, groups and users."""
+        """Create roles, groups and users."""
         first = self._run(self._make_users(self._operator("first")))
         self.cluster.until(lambda: first.done, 60.0)
 
@@ -188,7 +188,7 @@ class PolicyWork:
             await operator.settle(verb, **arguments)
 
     async def _ban_strangers(self) -> None:
-        """Make bans and revocations that end by themselves: the leader has them removed."""
+        """Create bans and revocations with an end, which the leader removes."""
         operator, rng = self._operator("warden"), self.cluster.rng("policy/warden/ways")
         while self._working:
             await sleep(rng.expovariate(0.5))
@@ -198,7 +198,7 @@ class PolicyWork:
                 self.strangers += await operator.settle(what, kind=kind, value=f"stranger-{self.strangers}", **ends)
 
     def _begin_life(self, user: str) -> None:
-        """Take other client identifiers: the sessions under the former ones belong to the user who is gone."""
+        """Use other client identifiers: sessions of the former ones belong to the deleted user."""
         for client in self._clients:
             if client.sent.user == user:
                 client.sent.life += 1
@@ -217,7 +217,7 @@ class PolicyWork:
             await sleep(rng.uniform(0.02, 0.25))
 
     async def _publish(self, client: UserClient, rng: random.Random, wanted: str, topics: list[str]) -> None:
-        """Publish, and ask again for what was refused, until the connection ends, by itself or by a whim."""
+        """Publish, with retries of refused messages, until the connection ends or is dropped at random."""
         while client.connected and (self._rests() or rng.random() > 0.02):
             if not self._rests():
                 self._numbers += 1
@@ -232,29 +232,29 @@ class PolicyWork:
     # -- the end
 
     def finish(self) -> None:
-        """Let operators end what they have begun; from here on each answer comes in time."""
+        """Let operators finish; from here on each answer arrives in time."""
         self._working = False
         for operator in self._operators:
             operator.longest_s = 0.0
 
     def settled(self) -> bool:
-        """Whether every right is given back, and everybody uses it."""
+        """Whether every right is restored and used by its user."""
         return all(program.done for program in self._programs) and all(
             client.connected and client.subscribed for client in self._clients
         )
 
     def unsettled(self) -> str:
-        """Say what is missing."""
+        """Return the missing parts."""
         away = [client.process for client in self._clients if not (client.connected and client.subscribed)]
         return f"{sum(not program.done for program in self._programs)} operators wait; {away} are not served"
 
     @property
     def verbs(self) -> int:
-        """How many were settled."""
+        """Number of settled commands."""
         return sum(operator.settled for operator in self._operators)
 
     def judge(self) -> list[str]:
-        """Return what is wrong, behind the quiet phase."""
+        """Return the violations, after the quiet phase."""
         wrong = list(self.watch.violations)
         for operator in self._operators:
             wrong += operator.refusals
@@ -274,7 +274,7 @@ class PolicyWork:
         return wrong
 
     def _kept(self) -> list[str]:
-        """Return which routers keep what ended long ago."""
+        """Return the routers that still store long expired records."""
         end = self.cluster.scheduler.now + LOOK_S + 5.0
         while (keep := self._keeping()) and self.cluster.scheduler.now < end:
             self.cluster.run(0.1)

@@ -1,8 +1,8 @@
-"""One simulated process: lives, turns of its loop, pauses, and a boot clock of its own.
+"""One simulated process: lives, iterations of its loop, pauses, and its own boot clock.
 
-Decides when a turn runs; what a turn does is the tier's (``router_process``, ``storage_process``, ``edge_process``). A
-turn that is due while the process is stopped (SIGSTOP) runs when it goes on; one that is under way goes on in its
-middle, with what it had read of its clock before.
+Decides when an iteration runs; the tier defines its work (``router_process``, ``storage_process``, ``edge_process``).
+An iteration that is due while the process is stopped (SIGSTOP) runs when it resumes. A running one resumes in its
+middle, with its earlier clock reading.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ __all__ = ["Process", "World"]
 
 
 class World:
-    """What all processes of a simulation share."""
+    """State shared by all processes of a simulation."""
 
     def __init__(self, scheduler: Scheduler, network: Network, turn_s: float) -> None:
         self.scheduler = scheduler
         self.network = network
-        self.turn_s = turn_s  # what one turn of a loop costs
+        self.turn_s = turn_s  # duration of one iteration
 
 
 class Process:
@@ -36,10 +36,10 @@ class Process:
         self.life = 0
         self._offset = clock_offset_s
         self._rate = 1.0  # of the boot clock
-        self._due = float("inf")  # of the earliest turn asked for, on the scheduler's clock
+        self._due = float("inf")  # of the earliest requested iteration, on the scheduler's clock
         self._missed = False
-        self._stops_at = ""  # a point of a turn
-        self._rest: Callable[[], None] | None = None  # of the turn in which it stopped
+        self._stops_at = ""  # a point of an iteration
+        self._rest: Callable[[], None] | None = None  # remaining part of the stopped iteration
         self._suspended_at = float("nan")
         self.turns = 0
         world.network.processes[host] = self
@@ -47,12 +47,12 @@ class Process:
     # -- for the network
 
     def listens(self, port: int) -> bool:
-        """Whether a connection to a port is taken."""
+        """Whether a connection to a port is accepted."""
         del port
         return self.up
 
     def accepted(self, end: Endpoint, port: int) -> None:
-        """A connection came in."""
+        """Accept a connection."""
         raise NotImplementedError
 
     # -- time
@@ -62,15 +62,15 @@ class Process:
         return self.world.scheduler.now * self._rate + self._offset
 
     def drift(self, rate: float) -> None:
-        """Let the boot clock run at another rate from now on, as a crystal does that is warm or cheap."""
+        """Change the rate of the boot clock, as for an inaccurate crystal."""
         self._offset += self.world.scheduler.now * (self._rate - rate)
         self._rate = rate
 
     def overslept(self, seconds: float) -> None:
-        """The host was suspended for so long. CLOCK_BOOTTIME went on meanwhile; another clock might not have."""
+        """Called after the host was suspended. CLOCK_BOOTTIME advanced meanwhile; another clock might not have."""
 
     def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call later in this life; a stopped process is called when it goes on."""
+        """Call later in this life; a stopped process is called when it resumes."""
         self.world.scheduler.after(seconds, self._call, self.life, call, arguments)
 
     def _call(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -82,11 +82,11 @@ class Process:
         call(*arguments)
 
     def poke(self) -> None:
-        """Ask for a turn soon."""
+        """Request an iteration soon."""
         self.wake_at(self.world.scheduler.now + self.world.turn_s)
 
     def wake_by(self, deadline: float) -> None:
-        """Ask for a turn at a time of this host's clock, or a tick from now, whichever is first."""
+        """Request an iteration at a time of this host's clock, or a tick from now, whichever is first."""
         now = self.world.scheduler.now
         soonest, due, latest = now + self.world.turn_s, (deadline - self._offset) / self._rate, now + self.tick_max_s
         if due < soonest:
@@ -94,7 +94,7 @@ class Process:
         self.wake_at(due if due < latest else latest)
 
     def wake_at(self, when: float) -> None:
-        """Ask for a turn at a time of the scheduler's clock."""
+        """Request an iteration at a time of the scheduler's clock."""
         if when < self._due:
             self._due = when
             self.world.scheduler.at(when, self._turn, self.life, when)
@@ -115,13 +115,13 @@ class Process:
             self.poke()
 
     def turn(self) -> None:
-        """One turn of the process's loop."""
+        """One iteration of the process's loop."""
         raise NotImplementedError
 
     # -- lives
 
     def begin(self) -> None:
-        """A new life; its tier has made the cores."""
+        """Begin a life; the tier has created the cores."""
         self.up = True
         self.paused = False
         self._due = float("inf")
@@ -130,7 +130,7 @@ class Process:
         self.poke()
 
     def end(self, *, power: bool = False) -> None:
-        """The life ends at once: killed, or without power."""
+        """End the life at once: killed, or without power."""
         if self.up:
             self.up = False
             self.life += 1
@@ -143,11 +143,11 @@ class Process:
         self.world.scheduler.note(f"{self.host} stops")
 
     def pause_within(self, point: str) -> None:
-        """SIGSTOP at a point of the next turn that comes there."""
+        """SIGSTOP at a point of the next iteration that reaches it."""
         self._stops_at = point
 
     def stops_here(self, point: str, rest: Callable[[], None]) -> bool:
-        """Say that a turn is at a point; True if it stops there, and does the rest when it goes on."""
+        """Called at a point of an iteration; True if it stops there, and runs the rest when it resumes."""
         if self._stops_at != point:
             return False
         self._stops_at, self._rest = "", rest
@@ -155,12 +155,12 @@ class Process:
         return True
 
     def suspend(self) -> None:
-        """The host sleeps: nothing runs."""
+        """Suspend the host."""
         self._suspended_at = self.world.scheduler.now
         self.pause()
 
     def wake(self) -> None:
-        """The host wakes up."""
+        """Wake the host."""
         self.overslept(self.world.scheduler.now - self._suspended_at)
         self.resume()
 

@@ -1,6 +1,6 @@
-"""Client programs as coroutines on the simulation's clock: sleep, and wait for something to change.
+"""Client programs as coroutines on the simulation's clock: sleep, and wait for changes.
 
-A tiny scheduler of its own, so that nothing decides an order but the heap.
+A minimal scheduler, so that only the heap determines the order.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -12,11 +12,11 @@ __all__ = ["Change", "Program", "sleep"]
 
 
 class _Wait:
-    """What a program yields: call me on a change, or at a time, whichever is first."""
+    """Value yielded by a program: resume on a change, or at a time, whichever is first."""
 
     def __init__(self, deadline: float, change: "Change | None" = None, seconds: float = 0.0) -> None:
         self.deadline = deadline
-        self.seconds = seconds  # from now, where there is no deadline
+        self.seconds = seconds  # from now, without a deadline
         self.change = change
 
     def __await__(self) -> Generator["_Wait", None, None]:
@@ -29,20 +29,20 @@ def sleep(seconds: float) -> Awaitable[None]:
 
 
 class Change:
-    """Something that programs wait for."""
+    """A condition variable of programs."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.waiting: list[Callable[[], None]] = []
 
     def notify(self) -> None:
-        """Let everybody who waits look again, after what is going on now."""
+        """Wake all waiting programs, after the current event."""
         waiting, self.waiting = self.waiting, []
         for call in waiting:
             self._scheduler.after(0.0, call)
 
     async def until(self, condition: Callable[[], object], within_s: float = float("inf")) -> bool:
-        """Wait for a condition; False when the time is over."""
+        """Wait for a condition; False after a timeout."""
         deadline = self._scheduler.now + within_s
         while not condition():
             if self._scheduler.now >= deadline:
@@ -52,7 +52,7 @@ class Change:
 
 
 class Program:
-    """One coroutine while it runs."""
+    """One running coroutine."""
 
     def __init__(self, scheduler: Scheduler, coroutine: Coroutine[Any, Any, object]) -> None:
         self._scheduler = scheduler
@@ -62,14 +62,14 @@ class Program:
         scheduler.after(0.0, self._step, 0)
 
     def stop(self) -> None:
-        """End it where it waits."""
+        """Stop it at its current wait."""
         if not self.done:
             self.done = True
             self._coroutine.close()
 
     def _step(self, turn: int) -> None:
         if self.done or turn != self._turn:
-            return  # the other of change and time came first
+            return  # the other of change and time was first
         self._turn += 1
         try:
             wait: _Wait = self._coroutine.send(None)

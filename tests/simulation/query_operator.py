@@ -1,6 +1,6 @@
-"""An operator of the simulation that looks: over a link of its own to each node, page after page.
+"""An operator of the simulation that queries nodes: over its own link to each node, page after page.
 
-``wire/links/request.py`` and the query layer do this with trio. A link that breaks is dialled again at the next look.
+``wire/links/request.py`` and the query layer do this with trio. A broken link is dialled again at the next query.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ALIVE_S = 0.5
 
 
 class OperatorLink:
-    """One link of an operator; ``answer`` is called with each message that comes, and with None at its end."""
+    """One link of an operator; ``answer`` is called with each received message, and with None at its end."""
 
     def __init__(self, answer: Callable[[Control | None], None]) -> None:
         self._answer = answer
@@ -34,7 +34,7 @@ class OperatorLink:
         self._waiting: list[tuple[int, bytes]] = []  # kind of frame, payload
 
     def connected(self, end: Endpoint | None, identity: NodeIdentity) -> None:
-        """Begin on a connection, or end where there is none."""
+        """Start on a connection, or end without one."""
         if end is None:
             self.close()
             return
@@ -52,7 +52,7 @@ class OperatorLink:
         self._flush()
 
     def keep_alive(self) -> None:
-        """Show the node that this end lives."""
+        """Send a keep-alive to the node."""
         if self._hello is None and not self.over:
             self._core.keepalive()
             self._flush()
@@ -91,7 +91,7 @@ class OperatorLink:
         self._flush()
 
     def close(self) -> None:
-        """End it; what was asked is not answered."""
+        """Close it; open requests are not answered."""
         if self.over:
             return
         self.over = True
@@ -101,7 +101,7 @@ class OperatorLink:
 
 
 class QueryOperator(Process):
-    """One operator at a host of its own, with the role of an administrator."""
+    """One operator at its own host, with role admin."""
 
     def __init__(self, world: World, host: str = "looker") -> None:
         super().__init__(world, host, 0.0)
@@ -114,7 +114,7 @@ class QueryOperator(Process):
         self.unanswered = 0
 
     def look(self, node: str, look: Query, then: Callable[[QueryResult | None], None]) -> None:
-        """Ask a node; ``then`` is called with the answer, None where the link ended before."""
+        """Query a node; ``then`` is called with the answer, None if the link ended before."""
         self._requests += 1
         look.request = self._requests
         look.role = "admin"
@@ -122,7 +122,7 @@ class QueryOperator(Process):
         self._link(node).say(look)
 
     def tell(self, node: str, message: Control) -> None:
-        """Say anything else."""
+        """Send any other message."""
         self._link(node).say(message)
 
     def send(self, node: str, kind: int, payload: bytes) -> None:
@@ -130,12 +130,12 @@ class QueryOperator(Process):
         self._link(node).send(kind, payload)
 
     def is_linked(self, node: str) -> bool:
-        """Return whether the last link to a node stands."""
+        """Return whether the last link to a node is open."""
         link = self._links.get(node)
         return link is not None and not link.over
 
     def incarnation(self, node: str) -> int:
-        """Return the incarnation of a node that the link is to, 0 before HELLO."""
+        """Return the incarnation of the link's node, 0 before HELLO."""
         link = self._links.get(node)
         return link.incarnation if link is not None else 0
 
@@ -168,7 +168,7 @@ class QueryOperator(Process):
                 self._asked.pop(key)(None)
 
     def turn(self) -> None:
-        """Nothing is done by time alone."""
+        """Do nothing: no work is time-driven."""
 
 
 class Pages:
@@ -206,6 +206,6 @@ class Pages:
 
 
 def whole(run: Callable[[Callable[[], bool]], Any], *lists: Pages) -> list[bytes]:
-    """Let time pass until lists are whole, and return their rows."""
+    """Advance the time until lists are complete, and return their rows."""
     run(lambda: all(one.done for one in lists))
     return [row for one in lists for row in one.rows]

@@ -1,8 +1,8 @@
-"""An operator that lists, explains and traces while a seed runs, by the query layer of the command line.
+"""An operator that lists, explains and traces during a seed, with the query layer of the command line.
 
-Demanded of every answer: no row twice within one life of a node; what stood at a node from the first page to the last
-is in a list that nothing interrupted; steps of a message in the order of its way; only what a trace is about. At rest:
-lists equal what the nodes hold, nobody who is served is told that something is wrong, and no trace runs any more.
+Checks of every answer: no repeated row within one life of a node. An uninterrupted list contains all rows that existed
+from the first page to the last. Steps of a message are in order. A trace contains only its subject. At rest, lists
+equal the nodes' state, explanations of served clients report no problem, and no trace runs.
 """
 
 from collections import Counter, deque
@@ -31,12 +31,12 @@ from wire.messages.queries import Query, QueryResult, StartTrace, StopTrace
 __all__ = ["QueryWork"]
 
 KINDS = ("clients", "sessions", "subscriptions", "routes", "retained", "shares", "replicas", "journal", "slow")
-PAGES_MAX = 400  # of one list: it is left alone after that
+PAGES_MAX = 400  # of one list, which is then abandoned
 TRACE_S = (1, 3, 10)
 FILTERS = ("#", "+/#", "q/#", "r/#")
-OF_BEFORE = ("drop", "dropped", "takeover")  # what happened to somebody who is served now
+OF_BEFORE = ("drop", "dropped", "takeover")  # past events of clients that are served now
 
-Held = dict[str, object]  # by name: what stands at a node, told by its identity
+Held = dict[str, object]  # existing rows of a node: name -> identity
 
 
 class SimLinks:
@@ -47,13 +47,13 @@ class SimLinks:
 
     @property
     def map(self) -> ClusterMap:
-        """The newest map that a router has which runs, as whoever reads it now gets."""
+        """Return the newest map of a running router."""
         routers = [node for node in self._cluster.nodes.values() if isinstance(node, RouterProcess)]
         maps = [node.core.machine.map for node in routers if node.up] or [ClusterMap("")]
         return max(maps, key=lambda found: found.epoch)
 
     async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
-        """Carry a gather to its page."""
+        """Run a gather to its page."""
         scheduler = self._cluster.scheduler
         events: deque[Event] = deque()
         change = Change(scheduler)
@@ -66,7 +66,7 @@ class SimLinks:
         return ready.page
 
     async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
-        """Ask one node once."""
+        """Query one node once."""
         events: deque[Event] = deque()
         change = Change(self._cluster.scheduler)
         self._ask(NodeQuery(0, node, after, limit), question, events, change)
@@ -86,14 +86,14 @@ class SimLinks:
 
 
 class Life(NamedTuple):
-    """One life of a node, with what stood there at one time."""
+    """One life of a node, with its rows at one time."""
 
     life: int
     held: Held
 
 
 class QueryWork:
-    """One operator with a program of its own; ``failures`` are sentences."""
+    """One operator with its own program; ``failures`` are sentences."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -102,7 +102,7 @@ class QueryWork:
         self._links = SimLinks(cluster, self._looker)
         self._over = False
         self._program = Program(cluster.scheduler, self._run())
-        self._traces: dict[str, str] = {}  # filter by name
+        self._traces: dict[str, str] = {}  # name -> filter
         self._at_rest: Program | None = None
         self.failures: list[str] = []
         self.lists = self.stories = self.events = 0
@@ -122,7 +122,7 @@ class QueryWork:
             try:
                 await self._rng.choice(works)()
             except UserError:
-                pass  # one line: what is not there, and what to do
+                pass  # one line: what is missing, and the remedy
 
     def _asked(self) -> Asked:
         return Asked(self._links, self._rng.choice((1.0, 5.0)))
@@ -131,7 +131,7 @@ class QueryWork:
         await self._listed(self._rng.choice(KINDS), self._rng.choice((1, 3, 20, 200)))
 
     async def _listed(self, what: str, limit: int) -> list[tuple[str, Any]]:
-        """Walk a list to its end, and judge it."""
+        """Read a list to its end, and check it."""
         asked, cursor = self._asked(), ""
         rows: list[tuple[str, Any]] = []
         before = [self._lives(what)]
@@ -163,7 +163,7 @@ class QueryWork:
                 self.failures.append(f"{what} of {node}: {sorted(lacking)[:3]} stood there and are not in the list")
 
     def _lives(self, what: str) -> dict[str, Life]:
-        """Return what the nodes that run and are in the map hold."""
+        """Return the rows of running nodes in the map."""
         known = self._links.map.nodes
         return {
             name: Life(node.life, dict(_held(what, node)))
@@ -216,11 +216,11 @@ class QueryWork:
     # -- at rest
 
     def finish(self) -> None:
-        """Ask nothing any more until ``judge``."""
+        """Send no further queries until ``judge``."""
         self._over = True
 
     def ask_at_rest(self) -> None:
-        """Begin the questions whose answers are known."""
+        """Start the queries with known answers."""
         self._program.stop()
         self._at_rest = Program(self._cluster.scheduler, self._rest())
 
@@ -267,13 +267,13 @@ class QueryWork:
 
 
 def _stood(helds: Sequence[Mapping[str, object]]) -> set[str]:
-    """Return the names under which the same thing stood each time."""
+    """Return the names with the same identity at each time."""
     first, *rest = helds
     return {name for name, thing in first.items() if all(each.get(name) is thing for each in rest)}
 
 
 def _held(what: str, node: Any) -> Iterator[tuple[str, object]]:
-    """Yield what a node holds of a kind; nothing for the kinds of which only repeats are judged."""
+    """Yield a node's rows of a kind; none for kinds that are only checked for repeats."""
     if what == "clients" and isinstance(node, EdgeProcess):
         for number in node.core.clients.numbers():
             client = node.core.clients.get(number)
@@ -287,7 +287,7 @@ def _held(what: str, node: Any) -> Iterator[tuple[str, object]]:
 
 
 def _name(what: str, row: Any) -> str:
-    """Return what tells a row of a kind from all others of its node; "" where rows may be alike."""
+    """Return the identity of a row within its node; "" where rows may be equal."""
     if what == "clients":
         return str(row.number)
     if what == "sessions":

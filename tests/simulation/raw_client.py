@@ -1,4 +1,4 @@
-"""A client of the simulated cluster that writes any bytes, and reads packets as short texts."""
+"""A client of the simulated cluster that writes arbitrary bytes, and reads packets as short texts."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class RawClient:
         client_id: Its client identifier.
         version: 4 or 5.
         stored: Whether its session outlives the connection.
-        properties: Of CONNECT, encoded, beside Session Expiry Interval.
+        properties: Of CONNECT, encoded, besides Session Expiry Interval.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class RawClient:
         self.version = version
         self._stored = stored
         self._properties = properties
-        self.identifier = 0  # of the newest PUBLISH that came
+        self.identifier = 0  # of the newest received PUBLISH
         self.open(clean=True)
 
     def open(self, *, clean: bool = False, edge: str = "e1") -> list[str]:
-        """Connect, after the end of the connection before; return what came behind CONNACK."""
+        """Connect, after the end of the previous connection; return the packets after CONNACK."""
         ends: list[Endpoint | None] = []
         self._cluster.network.connect(self._client_id, f"{edge}:2", 5.0, ends.append)
         self._cluster.until(lambda: bool(ends))
@@ -61,17 +61,17 @@ class RawClient:
         assert came == [f"SUBACK {qos:#04x}"], came
 
     def say(self, *packets: bytes) -> list[str]:
-        """Write packets together; return what came until nothing more does, and ``closed``."""
+        """Write packets together; return the answers until a pause, and ``closed``."""
         self.end.send(b"".join(packets))
         self._cluster.run(QUIET_S)
         return self.read()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._cluster.run(seconds)
 
     def read(self) -> list[str]:
-        """Return what came since."""
+        """Return the packets received since the last call."""
         came = [self._text(packet) for packet in self._splitter.feed(self.end.read())]
         return came + ["closed"] * (self.end.eof or self.end.reset)
 

@@ -41,7 +41,7 @@ from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 
 __all__ = ["EPOCH_S", "RaftKnobs", "RouterProcess"]
 
-EPOCH_S = 1.8e9  # what a clock says at the time 0
+EPOCH_S = 1.8e9  # UTC at simulated time 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,9 @@ class RouterProcess(LinkProcess):
         self.knobs = knobs
         self.disk = ModelDisk(storage_id)
         self._disk_rng = random.Random(f"{storage_id}")
-        self.on_message: Callable[[PeerKey, Control], None] | None = None  # told what passes the table of rights
+        self.on_message: Callable[[PeerKey, Control], None] | None = (
+            None  # called with messages that pass the table of permissions
+        )
 
     # -- lives
 
@@ -95,7 +97,7 @@ class RouterProcess(LinkProcess):
         self._seen: tuple[RaftRole, str | None] = (RaftRole.FOLLOWER, None)
         self._raft_deadline = float("-inf")
         self._peers: dict[str, tuple[str, str, int]] = {}
-        self._followed = -1  # epoch of the map that they are from
+        self._followed = -1  # epoch of the map that the peers are from
         stored = self.disk.load()
         self.core = RouterCore(
             NodeEntry(self.node, TIER_ROUTER, incarnation, self.address),
@@ -120,7 +122,7 @@ class RouterProcess(LinkProcess):
         self.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self.members.items()})
 
     def watch_messages(self) -> None:
-        """Have ``on_message`` called, in this life, with each message that the core takes."""
+        """Call ``on_message``, in this life, with each message for the core."""
         on_message = self.on_message
         if on_message is None:
             return
@@ -140,13 +142,13 @@ class RouterProcess(LinkProcess):
         gate.read, gate.registered = watched_read, watched_registered
 
     def kill(self, *, power: bool = False) -> None:
-        """End the life; a prefix of what was being written survives."""
+        """End the life; a prefix of the running write survives."""
         if self.up:
             self.end(power=power)
             if power:
                 self.disk.crash(self._disk_rng)
             else:
-                self.disk.finish()  # the kernel writes what it was given
+                self.disk.finish()  # the kernel writes its page cache
 
     # -- links
 
@@ -169,7 +171,7 @@ class RouterProcess(LinkProcess):
     # -- the loop
 
     def turn(self) -> None:
-        """One turn: links, Raft, the core."""
+        """One iteration: links, Raft, the core."""
         self.read_links()
         while self._inbox:
             self._raft(Receive(self._inbox.popleft()))
@@ -198,10 +200,10 @@ class RouterProcess(LinkProcess):
         self.poke()
 
     def stopped(self) -> None:
-        """The orderly stop is over: the process ends."""
+        """End the process after the orderly stop."""
 
     def ended(self) -> None:
-        """The map ended this incarnation: the cluster starts another one."""
+        """Have the cluster start another incarnation after the map ended this one."""
 
     def _carry_out(self, ready: RouterReady) -> None:
         self._follow_map()
@@ -266,7 +268,7 @@ class RouterProcess(LinkProcess):
 
     def _send_raft(self, messages: tuple[RaftMessage, ...]) -> None:
         for message in messages:
-            if message.to in self._connected:  # Raft repeats what matters
+            if message.to in self._connected:  # Raft repeats messages
                 self.table.send(message.to, FrameKind.RAFT, encode_message(message))
 
     def _apply(self, ready: RaftReady) -> None:

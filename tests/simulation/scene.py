@@ -1,4 +1,4 @@
-"""What scripts of schedules are written with: a cluster that stands, clients that are connected, names that land."""
+"""Helpers for schedule scripts: a running cluster, connected clients, names with a known placement."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,17 +28,17 @@ class Scene:
     # -- the map
 
     def leader(self) -> str:
-        """Return the router that leads."""
+        """Return the leading router."""
         return next(name for name, core in self.routers().items() if core.leads)
 
     def routers(self) -> dict[str, RouterCore]:
-        """Return the cores of the routers that run, by name."""
+        """Return the cores of the running routers, by name."""
         nodes = self.cluster.nodes.items()
         return {name: node.core for name, node in nodes if isinstance(node, RouterProcess) and node.up}
 
     @property
     def map(self) -> ClusterMap:
-        """The newest map that a router has."""
+        """The newest map of a router."""
         return max((core.machine.map for core in self.routers().values()), key=lambda one: one.epoch)
 
     def name_on(self, storage: str, prefix: str) -> str:
@@ -57,11 +57,11 @@ class Scene:
         raise AssertionError(f"{router} owns no shard")
 
     def owner(self, topic: str) -> str:
-        """Return the router that owns a topic's shard."""
+        """Return the owner of a topic's shard."""
         return self.map.shards[self.map.shard_for_topic(topic)].owner
 
     def decide(self, command: Command) -> None:
-        """Let the leader propose a command, as an operator's word or a plan step would; wait until it is committed."""
+        """Let the leader propose a command, as an operator or a plan step would; wait for its commit."""
         epoch = self.map.epoch
         leader = self.cluster.router(self.leader())
         leader.core.propose(command)
@@ -69,7 +69,7 @@ class Scene:
         self.until(lambda: self.map.epoch > epoch)
 
     def is_dead(self, node: str) -> bool:
-        """Whether the map says so."""
+        """Whether the map has a node as dead."""
         entry = self.map.nodes[node]
         return not entry.alive
 
@@ -84,7 +84,7 @@ class Scene:
         client_id: str = "",
         qos: int = 2,
     ) -> SimClient:
-        """Return a client that is connected and subscribed."""
+        """Return a connected and subscribed client."""
         client = self.cluster.client(name, options, client_id)
         self.connect(client, edge)
         for topic_filter in filters:
@@ -94,7 +94,7 @@ class Scene:
     def connect(
         self, client: SimClient, edge: str, within_s: float = 10.0, options: ClientOptions | None = None
     ) -> None:
-        """Connect, as often as it takes."""
+        """Connect, with retries."""
         end = self.cluster.scheduler.now + within_s
         while not client.connected:
             assert self.cluster.scheduler.now < end, f"{client.process} cannot connect to {edge}"
@@ -115,7 +115,7 @@ class Scene:
     # -- time and faults
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.cluster.run(seconds)
 
     def until(self, condition: Any, within_s: float = 10.0) -> None:
@@ -123,7 +123,7 @@ class Scene:
         self.cluster.until(condition, within_s)
 
     def cut(self, one: str, other: str) -> None:
-        """Hold back everything between two hosts, both ways."""
+        """Jam both directions between two hosts."""
         self.network.jam(one, other)
         self.network.jam(other, one)
 
@@ -133,30 +133,30 @@ class Scene:
         self.network.release(other, one)
 
     def isolate(self, one: str, others: Any) -> None:
-        """Cut a host off from others."""
+        """Cut a host from others."""
         for other in others:
             if other != one:
                 self.cut(one, other)
 
     def rejoin(self, one: str, others: Any) -> None:
-        """End it."""
+        """Heal the cuts."""
         for other in others:
             if other != one:
                 self.heal(one, other)
 
     def kill(self, *names: str, power: bool = False) -> None:
-        """Kill nodes; the history says so."""
+        """Kill nodes, and record it in the history."""
         for name in names:
             self.cluster.mark(Kind.KILL, name)
             self.cluster.kill(name, power=power)
 
     def start(self, *names: str, proof: bool = True) -> None:
-        """Start them again."""
+        """Restart nodes."""
         for name in names:
             self.cluster.start(name, proof=proof)
 
     def judge(self) -> None:
-        """Judge the whole history: every checker must be content."""
+        """Check the whole history with every checker."""
         self.run(3.0)
         verdict = self.cluster.judge()
         assert verdict.clean, [f"{finding.checker}: {finding.message}" for finding in verdict.findings]

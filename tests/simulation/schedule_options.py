@@ -4,4 +4,6 @@ from dataclasses import replace
 
 from tests.simulation.scene import EPHEMERAL
 
-PATIENT = replace(EPHEMERAL, silence_s=60.0)  # a connection that waits for SUBACK is not read, PINGREQ neither
+PATIENT = replace(
+    EPHEMERAL, silence_s=60.0
+)  # a connection with a pending SUBACK is not read, so PINGREQ is not answered

@@ -1,7 +1,7 @@
 """The simulation's clock: a heap of (time, sequence, call) in one thread, a trace, and watchdogs.
 
-Decides the order of everything: equal times run in the order in which they were asked for. ``trace`` folds what happens
-into one number that two runs of a seed must share. Leaves who does what to everybody else.
+Equal times run in the order of their requests. ``trace`` folds all events into one number, equal in two runs of a
+seed.
 """
 
 import heapq
@@ -14,8 +14,8 @@ __all__ = ["REAL_TIME_MAX_S", "Scheduler", "Spinning"]
 
 EVENTS_MAX = 5_000_000  # of one seed
 EVENTS_PER_INSTANT_MAX = 100_000
-REAL_TIME_MAX_S = 180.0  # of processor time: a seed with all modes at once takes 80 s
-CHECK_EVERY = 4_096  # events between looks at the bounds
+REAL_TIME_MAX_S = 180.0  # of processor time: a seed with all modes takes 80 s
+CHECK_EVERY = 4_096  # events between checks of the bounds
 
 
 class Spinning(AssertionError):
@@ -26,7 +26,7 @@ class Scheduler:
     """Virtual time of one seed."""
 
     def __init__(self, *, events_max: int = EVENTS_MAX, real_time_max_s: float = REAL_TIME_MAX_S) -> None:
-        self.now = 1000.0  # not 0: a clock that was never set must not look like one that was
+        self.now = 1000.0  # not 0, so that an unset clock is distinguishable
         self.events = 0
         self.digest = 0
         self._events_max = events_max
@@ -36,10 +36,10 @@ class Scheduler:
         self._sequence = 0
         self._instant = 0.0
         self._instant_events = 0  # before it
-        self.log: list[str] | None = None  # lines of what happens, for whoever replays a seed
+        self.log: list[str] | None = None  # lines of events, for the replay of a seed
 
     def at(self, when: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call at a time; a time that has passed is now."""
+        """Call at a time; a past time means now."""
         self._sequence += 1
         heapq.heappush(self._heap, (when if when > self.now else self.now, self._sequence, call, arguments))
 
@@ -48,11 +48,7 @@ class Scheduler:
         self.at(self.now + seconds, call, *arguments)
 
     def run_until(self, when: float) -> None:
-        """Work off the heap up to a time.
-
-        Raises:
-            Spinning: A watchdog's bound is reached.
-        """
+        """Run the heap's calls up to a time."""
         heap, heappop = self._heap, heapq.heappop
         while heap and heap[0][0] <= when:
             self.now, _, call, arguments = heappop(heap)
@@ -77,7 +73,7 @@ class Scheduler:
         self.digest = crc32(data, crc32(b"%.9f %s" % (self.now, what.encode()), self.digest))
 
     def note(self, what: str) -> None:
-        """Write an occurrence down for a reader, and fold it into the digest."""
+        """Log an occurrence, and fold it into the digest."""
         self.trace(what)
         if self.log is not None:
             self.log.append(f"{self.now:11.6f} {what}")

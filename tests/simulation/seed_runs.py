@@ -9,17 +9,11 @@ from tests.simulation.simulation import Options, Result, run_seed
 
 __all__ = ["AHEAD", "run_seeds"]
 
-AHEAD = 2  # seeds a process that may be under way or done before the caller has taken an earlier one
+AHEAD = 2  # seeds per process that may run or be complete before the caller takes an earlier one
 
 
 def run_seeds(plans: Iterable[tuple[int, Options]], jobs: int) -> Iterator[tuple[Options, Result]]:
-    """Run seeds in that many processes and yield each with its options, in the order of the plans.
-
-    While the caller looks at a result (and shortens the faults of one that failed) at most AHEAD seeds a process go on.
-
-    Raises:
-        BrokenProcessPool: A process ended by force: the memory was not enough, mostly.
-    """
+    """Run seeds in a number of processes and yield each with its options, in the order of the plans."""
     if jobs <= 1:
         for seed, options in plans:
             yield options, run_seed(seed, options)

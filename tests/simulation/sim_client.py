@@ -1,6 +1,6 @@
-"""An MQTT client of the simulation: ``stratamq/history/client_record.py`` on a stream of its network.
+"""An MQTT client of the simulation: ``stratamq/history/client_record.py`` on a simulated stream.
 
-What the program does is in ``workload.py``.
+``workload.py`` defines the programs.
 """
 
 from mqtt.client_session import Event, PublishReceived, Timer
@@ -13,14 +13,14 @@ __all__ = ["ClientOptions", "SimClient"]
 
 
 class SimTransport:
-    """The way of one connection's bytes over the simulated network."""
+    """One connection's transport over the simulated network."""
 
     def __init__(self, client: "SimClient") -> None:
         self._client = client
         self._end: Endpoint | None = None
 
     def send(self, data: bytes) -> None:
-        """Send; before the stream is open, do nothing."""
+        """Send; do nothing before the stream is open."""
         if self._end is not None:
             self._end.send(data)
 
@@ -35,7 +35,7 @@ class SimTransport:
             (end.abort if abort else end.close)()
 
     def connected(self, end: Endpoint | None) -> None:
-        """The network says how the attempt went."""
+        """Process the result of a connection attempt."""
         if end is None:
             self._client.lost(self, "refused")
         elif not self._client.is_on(self):
@@ -73,7 +73,7 @@ class SimClient(Process, ClientRecord):
         )
         self.up = True
         self.target = ""
-        self.received: list[str] = []  # payloads handed over
+        self.received: list[str] = []  # delivered payloads
         self.acknowledging = True  # False: reads and answers nothing, for scripts
 
     # -- requests
@@ -90,36 +90,36 @@ class SimClient(Process, ClientRecord):
         self._flush()
 
     def publish(self, topic: str, payload: str, qos: int, *, retain: bool = False) -> bool:
-        """Send when connected and the window has room; False otherwise: nothing was done."""
+        """Send if connected and the window has space; otherwise return False."""
         if not (self.has_room if qos else self.connected):
             return False
         self._publish(topic, payload, qos, retain)
         return True
 
     def disconnect(self, reason_code: int = 0) -> None:
-        """Send DISCONNECT; the broker's close says that it was read."""
+        """Send DISCONNECT; the broker closes after reading it."""
         if self.connected:
             self._say_goodbye(reason_code)
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
+        """Whether an answer is pending."""
         connecting = self._attempt is not None and self._attempt.phase is None
         return bool(self._publishes or self._requests or connecting)
 
     @property
     def trying(self) -> bool:
-        """Whether there is a connection, or an attempt at one."""
+        """Whether a connection or an attempt exists."""
         return self._attempt is not None
 
     @property
     def asking(self) -> bool:
-        """Whether a SUBACK or UNSUBACK is awaited."""
+        """Whether a SUBACK or UNSUBACK is pending."""
         return bool(self._requests)
 
     @property
     def publishing(self) -> bool:
-        """Whether a PUBACK or PUBREC is awaited."""
+        """Whether a PUBACK or PUBREC is pending."""
         return bool(self._publishes)
 
     # -- what the record says

@@ -1,7 +1,7 @@
-"""One seed of the whole cluster: constants, work, faults, the quiet phase, and what is demanded.
+"""One seed of the whole cluster: constants, work, faults, the quiet phase, and the checks.
 
-*Safety* mode keeps faults coming and judges the histories of the clients at the end. *Liveness* mode lets faults rage
-for a while, then leaves one permanent fault that the cluster must live with, and demands that everybody is served.
+*Safety* mode injects faults throughout and checks the clients' histories at the end. *Liveness* mode injects faults for
+a while, then leaves one permanent fault that the cluster must tolerate, and requires that every client is served.
 """
 
 import random
@@ -39,32 +39,32 @@ from wire.messages.ranges import MAP_PAGE_BYTES
 __all__ = ["FLAGS", "Mode", "Options", "Result", "draw_knobs", "run_seed"]
 
 Mode = Literal["safety", "liveness"]
-QUIET_MAX_S = 60.0  # until everybody must be served again, after the last fault
+QUIET_MAX_S = 60.0  # until every client must be served again, after the last fault
 SAID_MIN = 20  # forged messages of which some must have been refused
 # Edges and queues with small bounds drop live messages; slow clients record messages after their UNSUBACK.
 NOT_OF_SLOW = ("lost", "subscribe_barrier", "unsubscribe_barrier")
-IDLE_S = 3.0  # of rest, once everybody is, before the end is judged
+IDLE_S = 3.0  # idle time before the final checks
 
 
 @dataclass(frozen=True)
 class Options:
-    """What can be said on the command line; a failing seed is replayed by these."""
+    """Command-line options, which replay a failing seed."""
 
     mode: Mode = "safety"
     seconds: float = 20.0
     faults: tuple[Fault, ...] | None = None  # None: drawn
     works: tuple[str, ...] | None = None
     routers: int = 0  # 0: drawn
-    hostile: bool = False  # also a node that says what is not its to say, and nodes with a certificate alone
+    hostile: bool = False  # also a node with messages outside its permissions, and nodes with only a certificate
     heedless: bool = False  # also clients that send above Receive Maximum
-    slow: bool = False  # only clients that acknowledge slowly under small bounds, and retained messages for them
+    slow: bool = False  # only clients that acknowledge slowly with small bounds, and retained messages for them
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
     drains: bool = False  # also drains of edges
-    fleet: bool = False  # also many clients with wills that die in one moment, and short memories of wills
-    freezes: bool = False  # also SIGSTOP in the middle of a turn, and clients that each wait at one edge
+    fleet: bool = False  # also many clients with wills that die at the same time, and short memories of wills
+    freezes: bool = False  # also SIGSTOP within an iteration, and clients that each wait at one edge
     looks: bool = False  # also an operator that lists, explains and traces
-    policy: bool = False  # also users of the cluster, and operators that take their rights
+    policy: bool = False  # also users of the cluster, and operators that revoke their rights
     log: bool = False
     real_time_max_s: float = REAL_TIME_MAX_S
 
@@ -74,7 +74,7 @@ FLAGS = tuple(option.name for option in fields(Options) if option.type is bool a
 
 @dataclass
 class Result:
-    """What came out of one seed."""
+    """Result of one seed."""
 
     seed: int
     failures: list[str] = field(default_factory=list)
@@ -87,10 +87,10 @@ class Result:
     acknowledged: int = 0
     forged: int = 0  # frames that hostile nodes sent
     refused: int = 0  # messages and links that nodes counted as refused
-    verbs: int = 0  # about the policy that were settled
-    slow_reads: int = 0  # of slow clients, that no fault ended
-    denied: int = 0  # packets judged while a user had lost a right
-    asked: dict[str, int] = field(default_factory=dict)  # what the operator's answers were judged of
+    verbs: int = 0  # settled policy commands
+    slow_reads: int = 0  # of slow clients, without an interrupting fault
+    denied: int = 0  # packets checked while a user had lost a right
+    asked: dict[str, int] = field(default_factory=dict)  # number of checked answers to the operator, by kind
     checked: dict[str, int] = field(default_factory=dict)
     digest: int = 0
     log: list[str] = field(default_factory=list)
@@ -142,7 +142,7 @@ def draw_knobs(seed: int) -> Knobs:
         hot=HotLimits(
             routes_max=rng.choice((2, 16, 65_536)),
             outbound_window_max=rng.choice((1, 4, 64)),
-            # More than a seed sends: what an edge drops for want of room is counted, but the history cannot say whose.
+            # more than a seed sends: an edge counts dropped messages, but the history cannot name them
             pending_messages_max=1_000_000,
             pending_bytes_max=1 << 30,
         ),
@@ -151,7 +151,7 @@ def draw_knobs(seed: int) -> Knobs:
 
 
 def _small_bounds(seed: int, knobs: Knobs) -> Knobs:
-    """Return constants under which whatever is not made to wait is dropped."""
+    """Return constants with small bounds, under which unthrottled messages are dropped."""
     rng = random.Random(f"slow/{seed}")
     hot = replace(
         knobs.hot,
@@ -166,7 +166,7 @@ def _small_bounds(seed: int, knobs: Knobs) -> Knobs:
 
 
 def run_seed(seed: int, options: Options | None = None) -> Result:
-    """Run a seed to its end; what went wrong is in the result."""
+    """Run a seed to its end; the result contains the failures."""
     options = options or Options()
     result = Result(seed, knobs=draw_knobs(seed))
     if options.routers:
@@ -307,7 +307,7 @@ def _look_at_rest(cluster: Cluster, looks: QueryWork, result: Result) -> None:
 
 
 def _end_hostile_member(cluster: Cluster) -> None:
-    """End the hostile node that may be a member; those that are none stay while everybody must be served."""
+    """End the hostile node that may be a member; others stay while all clients must be served."""
     for node in cluster.hostile:
         if isinstance(node, UnregisteredProcess):
             node.may_register = False
@@ -329,12 +329,12 @@ def _end_hostile(cluster: Cluster, result: Result) -> None:
 
 
 def _calm(cluster: Cluster, mode: Mode, rng: random.Random) -> str:
-    """End the faults; in liveness mode leave one that the cluster must live with."""
+    """End the faults; in liveness mode leave a tolerable one."""
     heal(cluster)
     if mode == "safety":
         return ""
     knobs = cluster.knobs
-    cluster.run(5.0)  # replicas come back in sync first: what is lost with one of two is no question of liveness
+    cluster.run(5.0)  # replicas get in sync first: a loss with one of two is outside liveness
     choices = []
     if knobs.routers >= 3:
         choices += [f"r{number}" for number in range(1, knobs.routers + 1)]
@@ -372,7 +372,7 @@ def _judge(cluster: Cluster, result: Result, *, slow: bool = False) -> None:
 
 
 def _broken_invariants(cluster: Cluster) -> list[str]:
-    """What must hold at rest, whatever the clients saw."""
+    """Return violations of invariants at rest, independent of the clients' view."""
     broken = []
     maps = {
         name: node.core.machine.map
@@ -395,7 +395,7 @@ def _broken_invariants(cluster: Cluster) -> list[str]:
 
 
 def _unfinished(name: str, node: StorageProcess) -> list[str]:
-    """What connected clients have not been given, or not finished: QoS 2 ends for many of them with PUBREL only."""
+    """Return the undelivered or unfinished messages of connected clients; many QoS 2 exchanges end with PUBREL only."""
     return [
         f"{name} still has {session.queued} messages for {session.client_id}, which is connected to {session.edge}"
         for hosted in node.core.partitions.values()

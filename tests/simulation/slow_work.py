@@ -2,8 +2,8 @@
 
 A writer publishes some hundred retained messages. Readers of each kind (version, QoS, Receive Maximum, stored session
 or not) subscribe repeatedly, and acknowledge one message after another with a delay. Bounds of edges and queues are
-small (``Options.slow``). A read that no fault interrupts delivers all messages that were accepted before SUBSCRIBE: no
-bound of live messages drops one. Other clients never acknowledge.
+small (``Options.slow``). A read without a fault delivers all messages that were accepted before SUBSCRIBE: no bound of
+live messages drops one. Other clients never acknowledge.
 """
 
 import random
@@ -21,7 +21,7 @@ __all__ = ["SlowClient", "SlowWork"]
 
 TOPICS = 120
 FILTERS = ("slow/#", "slow/+/+")
-READ_MAX_S = 120.0  # of a read that no fault interrupts
+READ_MAX_S = 120.0  # duration of a read without a fault
 ACK_S = (0.002, 0.02, 0.1)  # mean time until a message is acknowledged
 
 
@@ -53,7 +53,7 @@ class SlowClient(WorkingClient):
             self._wait()
             return
         connection, event = self._events.popleft()
-        # A kept session does not hand a message over again that was not acknowledged on an earlier connection.
+        # a stored session does not deliver again a message that an earlier connection received but did not acknowledge
         if self.connected and (connection == self.connection or not self.options.clean_start):
             super()._take(event)
             self._flush()
@@ -81,7 +81,7 @@ class SlowWork:
 
     def __init__(self, cluster: Cluster) -> None:
         self.failures: list[str] = []
-        self.reads = 0  # that were judged
+        self.reads = 0  # checked reads
         self._cluster = cluster
         self._accepted: set[str] = set()
         self._readers: list[tuple[SlowClient, int]] = []
@@ -198,7 +198,7 @@ class SlowWork:
 
     @property
     def unfinished(self) -> list[str]:
-        """Readers whose last read has not ended, with what they have."""
+        """Return readers whose last read has not ended, with their received topics."""
         pairs = zip(self._programs, self._readers, strict=True)
         return [
             f"{reader.process} did not end its last read: connected={reader.connected}, trying={reader.trying}, "

@@ -25,7 +25,7 @@ from wire.messages.nodes import MapPage, MapStep
 __all__ = ["DiskKnobs", "StorageProcess"]
 
 STORE_SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
-CLOCK_STEP_S = 1e-6  # no timer is due sooner: a clock with an offset rounds, and would be asked for ever
+CLOCK_STEP_S = 1e-6  # smallest timer: a clock with an offset rounds, and a sooner timer would repeat forever
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class StorageProcess(LinkProcess):
     """One storage node over its lives.
 
     Attributes:
-        copies: Of messages in one go at most; one of these, in each turn of the loop: messages of more are common here.
+        copies: Most messages of one fan-out step, drawn from these in each iteration: larger ones are common here.
     """
 
     copies: tuple[int, ...] = (1, 1, 2, 4)
-    loses_map = False  # steps and pages of the map do not arrive
+    loses_map = False  # steps and pages of the map are lost
 
     tier = TIER_STORAGE
 
@@ -77,7 +77,7 @@ class StorageProcess(LinkProcess):
         """Begin a life on the disk."""
         self._events = StorageEventQueue()
         self._peers: dict[str, tuple[str, str, int]] = {}
-        self._followed = -1  # epoch of the map that they are from
+        self._followed = -1  # epoch of the map that the peers are from
         try:
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
         except StoreIncomplete:
@@ -115,7 +115,7 @@ class StorageProcess(LinkProcess):
         return Roster(lambda: self.core.map)
 
     def kill(self, *, power: bool = False) -> None:
-        """End the life; without power the page cache goes too."""
+        """End the life; without power the page cache is lost too."""
         if self.up:
             self.end(power=power)
             if power:
@@ -124,7 +124,7 @@ class StorageProcess(LinkProcess):
                 self.disk.kill()
 
     def flip_bit(self) -> None:
-        """Flip a bit of any record of the disk."""
+        """Flip a bit of a random record of the disk."""
         keys = sorted(self.disk.records)
         if keys:
             self.disk.flip_bit(self._disk_rng.choice(keys), self._disk_rng.randrange(4096))
@@ -158,14 +158,16 @@ class StorageProcess(LinkProcess):
     # -- the loop
 
     def turn(self) -> None:
-        """One turn: links, the core, its batch."""
+        """One iteration: links, the core, its batch."""
         self.read_links()
         self.core.full = self.disk.full
         self.core.copies_max = self._goes_rng.choice(self.copies)
-        others_at = self.clock() if self._goes_rng.random() < 0.5 else float("inf")  # after one go, or behind the turn
+        others_at = (
+            self.clock() if self._goes_rng.random() < 0.5 else float("inf")
+        )  # after one step, or after the iteration
         try:
             ready = take_goes(self.core, self._events, self.clock, others_at, own=False)
-        except StoreDamaged:  # the service ends, and puts its store aside when it starts again
+        except StoreDamaged:  # the service ends, and quarantines its store at the next start
             self._put_aside()
             self.failed()
             return
@@ -200,17 +202,17 @@ class StorageProcess(LinkProcess):
         self.poke()
 
     def stopped(self) -> None:
-        """The orderly stop is over: the process ends."""
+        """End the process after the orderly stop."""
 
     def ended(self) -> None:
-        """The map ended this incarnation: the cluster starts another one."""
+        """Have the cluster start another incarnation after the map ended this one."""
 
     def holds_last_copy(self) -> bool:
-        """Whether nobody else is in sync with some partition of this node: the cluster knows."""
+        """Whether no other replica is in sync with a partition of this node; the cluster knows."""
         return False
 
     def failed(self) -> None:
-        """A sync failed: the process ends."""
+        """End the process after a failed sync."""
 
     def _carry_out(self, ready: StorageReady) -> None:
         if ready.batch:
@@ -220,7 +222,7 @@ class StorageProcess(LinkProcess):
         self._leave(ready)
 
     def _leave(self, ready: StorageReady) -> None:
-        """Put what a turn sends on its links."""
+        """Send an iteration's frames on its links."""
         for peer, why in ready.condemned:
             self.table.condemn(peer, why)
         self.core.frames_lost |= self.table.send_all(ready.sends)

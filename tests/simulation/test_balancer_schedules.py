@@ -1,4 +1,4 @@
-"""Schedules of a balancer in a simulated cluster: edges and routers die, come back, or are cut off from each other."""
+"""Schedules of a balancer in a simulated cluster: edges and routers die, restart, or are cut from each other."""
 
 import random
 
@@ -29,7 +29,7 @@ def last_pick(balancer: BalancerProcess, edge: str) -> float:
     return max(at for at, picked in balancer.picks if picked == edge)
 
 
-def test_a_killed_edge_is_picked_no_more_and_one_that_is_back_is() -> None:
+def test_killed_edge_is_not_picked_until_it_restarts() -> None:
     """Its last pick is an attempt within the lease; no client is given up."""
     scene, balancer = balanced()
     killed = now(scene)
@@ -44,7 +44,7 @@ def test_a_killed_edge_is_picked_no_more_and_one_that_is_back_is() -> None:
 
 
 def test_gossip_alone_makes_no_candidate() -> None:
-    """An edge that the routers do not reach lives for gossip, and is dead in the map: it gets nobody."""
+    """An edge that the routers do not reach is alive in gossip and dead in the map: it gets no client."""
     scene, balancer = balanced()
     cut = now(scene)
     for router in ROUTERS:
@@ -54,8 +54,8 @@ def test_gossip_alone_makes_no_candidate() -> None:
     assert not balancer.failed
 
 
-def test_without_routers_the_last_map_is_used() -> None:
-    """Edges without a lease refuse by themselves; with the first router that is back the map goes on."""
+def test_last_map_is_used_without_routers() -> None:
+    """Edges without a lease refuse by themselves; the first router that restarts updates the map."""
     scene, balancer = balanced()
     scene.kill(*ROUTERS)
     scene.run(1.0)
@@ -69,8 +69,8 @@ def test_without_routers_the_last_map_is_used() -> None:
     scene.until(lambda: balancer.placed > before + 50)
 
 
-def test_a_router_that_stays_behind_tells_nothing_new_and_holds_nothing_up() -> None:
-    """It is cut off from the other routers and not from the balancer, which follows those as well."""
+def test_lagging_router_does_not_delay_the_balancer() -> None:
+    """It is cut from the other routers but not from the balancer, which follows those as well."""
     scene, balancer = balanced()
     behind = next(router for router in ROUTERS if router != scene.leader())
     for other in ROUTERS:
@@ -83,8 +83,8 @@ def test_a_router_that_stays_behind_tells_nothing_new_and_holds_nothing_up() -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_dies_no_client_is_given_up(seed: int) -> None:
-    """One edge and one router at a time, in random order; the balancer too, which begins anew."""
+def test_deaths_of_nodes_fail_no_client(seed: int) -> None:
+    """One edge and one router at a time, in random order, and restarts of the balancer."""
     scene, balancer = balanced(seed)
     rng = random.Random(seed)
     dead: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Every core of a cluster together: connect, subscribe, publish, crash, resume; and one seed is one trace."""
+"""All cores of a cluster together: connect, subscribe, publish, crash, resume; one seed gives one trace."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_connect_subscribe_publish_crash_resume() -> None:
     assert verdict.reports["duplicate"].checked >= 5
 
 
-def test_power_loss_keeps_what_was_acknowledged() -> None:
+def test_power_loss_keeps_acknowledged_messages() -> None:
     cluster = Cluster(3)
     cluster.start_all()
     publisher, subscriber = cluster.client("publisher"), cluster.client("subscriber")

@@ -1,4 +1,4 @@
-"""Drains of edges in whole clusters: 503, then refused, then clients go at the rate; sessions go on elsewhere.
+"""Drains of edges in whole clusters: 503, then refusals, then clients leave at the rate; sessions resume elsewhere.
 
 `python -m tests.simulation --drains` draws drains among all other faults.
 """
@@ -13,11 +13,11 @@ from tests.simulation.sim_client import SimClient
 from tests.simulation.simulation import Mode, Options, run_seed
 from tests.simulation.test_balancer_schedules import FIRST_PICK_S, balanced, last_pick, now
 
-SLACK_S = 0.3  # for the map to reach the edge, and for turns
+SLACK_S = 0.3  # for the map to reach the edge, and for iterations
 
 
 def drain(scene: Scene, edge: str, state: str = "draining") -> float:
-    """Give the order; return when the map has it."""
+    """Order a drain; return when the map shows it."""
     order_drain(scene.cluster, edge, state)
     scene.until(lambda: scene.map.nodes[edge].admin_state == state)
     return now(scene)
@@ -29,8 +29,8 @@ def is_refused(scene: Scene, edge: str) -> bool:
     return not node.listens(2)
 
 
-def test_clients_stay_until_the_doors_are_shut_and_then_go_at_the_rate() -> None:
-    """A balancer has had its time to see the 503; and every session is found at the other edge."""
+def test_drain_refuses_new_clients_then_disconnects_at_the_rate() -> None:
+    """A balancer has time to see the 503, and every session resumes at the other edge."""
     scene = Scene()
     clients: list[SimClient] = []
     for number in range(DRAIN_RATE * 2):
@@ -60,8 +60,8 @@ def test_clients_stay_until_the_doors_are_shut_and_then_go_at_the_rate() -> None
     scene.judge()
 
 
-def test_a_drain_that_is_taken_back_lets_nobody_else_go() -> None:
-    """Before the doors shut: nobody goes. While clients go: who is left stays."""
+def test_cancelled_drain_disconnects_no_further_client() -> None:
+    """Before the listener closes, no client leaves; while clients leave, the remaining ones stay."""
     scene = Scene()
     clients = [scene.client(f"c{number}", "e1", EPHEMERAL) for number in range(DRAIN_RATE)]
     drain(scene, "e1")
@@ -80,8 +80,8 @@ def test_a_drain_that_is_taken_back_lets_nobody_else_go() -> None:
     scene.judge()
 
 
-def test_an_edge_that_is_killed_while_it_drains_comes_back_drained() -> None:
-    """The order stands in the map, so no life of it lets anybody in."""
+def test_killed_draining_edge_restarts_drained() -> None:
+    """The map contains the order, so none of its incarnations accepts clients."""
     scene = Scene()
     drain(scene, "e1")
     scene.run(1.0)
@@ -97,8 +97,8 @@ def test_an_edge_that_is_killed_while_it_drains_comes_back_drained() -> None:
     scene.judge()
 
 
-def test_a_balancer_picks_no_edge_that_drains() -> None:
-    """Nobody meets a shut door: the map says it three seconds before."""
+def test_balancer_picks_no_draining_edge() -> None:
+    """No client meets a closed listener: the map shows the drain three seconds before."""
     scene, balancer = balanced()
     for edge in ("e1", "e2", "e3"):
         began = drain(scene, edge)
@@ -111,7 +111,7 @@ def test_a_balancer_picks_no_edge_that_drains() -> None:
 
 @pytest.mark.parametrize(("seed", "mode"), [(500_000, "safety"), (500_001, "liveness")])
 def test_random_seed_with_drains(seed: int, mode: Mode) -> None:
-    """No acknowledged message is lost, whatever else breaks, and everybody is served when it is over."""
+    """No acknowledged message is lost under any other faults, and finally every client is served."""
     result = run_seed(seed, Options(mode=mode, seconds=3.0, drains=True))
     assert not result.failures, result.failures
     assert any(fault.kind == "drain" for fault in result.faults)

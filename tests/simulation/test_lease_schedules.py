@@ -7,14 +7,14 @@ from tests.simulation.schedule_options import PATIENT
 from tests.simulation.sim_client import ClientOptions
 
 
-def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
+def test_b1_lease_granted_while_the_death_is_pending() -> None:
     scene = Scene(routers=3, edges=2, jitter_s=0.0)
     leader = scene.leader()
     routers = ("r1", "r2", "r3")
     publisher = scene.client("publisher", "e1", EPHEMERAL)
     scene.publish(publisher, "t/x", "before")
-    for other in routers:  # a quorum round takes long, and a heartbeat that arrives just before the end waits for it
-        scene.network.slow[leader, other] = 0.03  # and the death is committed behind it
+    for other in routers:  # a quorum round takes long, and a heartbeat just before the end waits for it
+        scene.network.slow[leader, other] = 0.03  # and the death is committed after it
     for other in routers:
         scene.network.jam("e1", other)
     leases = scene.cluster.router(leader).core.leases
@@ -24,7 +24,7 @@ def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
         scene.network.release("e1", other)
     for other in routers:
         if other != leader:
-            scene.cut("e1", other)  # nobody else tells it that it is dead
+            scene.cut("e1", other)  # no other node informs it of its death
     scene.until(
         lambda: scene.is_dead("e1") or leases.remaining_s(scene.cluster.router(leader).clock(), incarnation) > 0.5
     )
@@ -36,27 +36,27 @@ def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
     scene.run(1.0)
     for other in routers:
         scene.heal("e1", other)
-    scene.judge()  # acknowledged and not delivered would break the subscribe barrier
+    scene.judge()  # a lost acknowledged message would break the subscribe barrier
 
 
-def test_b2_an_edge_is_stopped_with_a_publish_in_its_socket() -> None:
+def test_b2_edge_is_stopped_with_a_publish_in_its_socket() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1", PATIENT)
     scene.publish(publisher, "t/x", "before")
     subscriber = scene.client("subscriber", "e2", PATIENT)
     scene.cluster.nodes["e1"].pause()
-    scene.network.jam("r1", "e1")  # nobody tells it of its death
+    scene.network.jam("r1", "e1")  # no node informs it of its death
     subscriber.subscribe("t/x", 1)
-    scene.until(lambda: subscriber.subscribed, 10.0)  # e1 is dead by its lease
+    scene.until(lambda: subscriber.subscribed, 10.0)  # e1's lease has expired
     publisher.publish("t/x", "to-a-stopped-edge", 1)
     scene.run(0.1)
     scene.cluster.nodes["e1"].resume()
     scene.run(1.0)
     scene.network.release("r1", "e1")
-    scene.judge()  # acknowledged and not delivered would break the subscribe barrier
+    scene.judge()  # a lost acknowledged message would break the subscribe barrier
 
 
-def test_b3_an_edge_wakes_from_a_suspend() -> None:
+def test_b3_edge_wakes_from_a_suspend() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1", PATIENT)
     scene.publish(publisher, "t/x", "before")
@@ -66,9 +66,9 @@ def test_b3_an_edge_wakes_from_a_suspend() -> None:
     scene.until(lambda: lease.lease_until > until)  # just renewed
     scene.cluster.nodes["e1"].suspend()
     subscriber.subscribe("t/x", 1)
-    scene.until(lambda: subscriber.subscribed, 10.0)  # e1 is dead by its lease
+    scene.until(lambda: subscriber.subscribed, 10.0)  # e1's lease has expired
     scene.run(5.0)
-    scene.cut("e1", "r1")  # and will not learn it at once
+    scene.cut("e1", "r1")  # so that it does not learn it at once
     publisher.publish("t/x", "to-a-sleeping-edge", 1)
     scene.run(0.1)
     scene.cluster.nodes["e1"].wake()
@@ -77,7 +77,7 @@ def test_b3_an_edge_wakes_from_a_suspend() -> None:
     scene.judge()
 
 
-def test_b4_a_new_incarnation_without_proof_waits_for_the_lease_of_the_old_one() -> None:
+def test_b4_new_incarnation_without_proof_waits_for_the_old_lease() -> None:
     scene = Scene(edges=2)
     killed_at = scene.cluster.scheduler.now
     scene.kill("e1")
@@ -90,7 +90,7 @@ def test_b4_a_new_incarnation_without_proof_waits_for_the_lease_of_the_old_one()
     scene.until(lambda: scene.cluster.edge("e1").core.node.has_lease(), 1.0)
 
 
-def test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go() -> None:
+def test_b5_fenced_edge_sends_no_suback_and_disconnects_its_clients() -> None:
     scene = Scene(routers=3, edges=2)
     leader = scene.leader()
     owner = next(name for name in ("r1", "r2", "r3") if name != leader)
@@ -106,8 +106,8 @@ def test_b5_a_fenced_edge_sends_no_suback_and_lets_its_clients_go() -> None:
     scene.until(lambda: not subscriber.connected, 15.0)
 
 
-def test_b6_an_edge_that_wakes_behind_its_fence_serves_nobody() -> None:
-    """It wakes without a link to the routers, with QoS 0 in its socket: today's rights are not those that it knows."""
+def test_b6_edge_that_wakes_after_its_fence_serves_no_client() -> None:
+    """It wakes without a link to the routers, with QoS 0 in its socket: its policy may be outdated."""
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1", PATIENT)
     subscriber = scene.client("subscriber", "e1", PATIENT, "t/x")
@@ -123,7 +123,7 @@ def test_b6_an_edge_that_wakes_behind_its_fence_serves_nobody() -> None:
     assert not publisher.connected
 
 
-def test_c5_takeover_from_an_edge_that_is_paused_within_its_lease() -> None:
+def test_c5_takeover_from_an_edge_paused_within_its_lease() -> None:
     scene = Scene(edges=2)
     old = scene.client("old", "e1", replace(ClientOptions(), resend=False), client_id="same")
     subscriber = scene.client("subscriber", "e2", None, "t/x")

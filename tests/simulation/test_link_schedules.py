@@ -1,4 +1,4 @@
-"""Schedules C1 to C8, D1 and D2 (C5 is a lease's): links that break, frames that are late, nodes out of reach."""
+"""Schedules C1 to C8, D1 and D2 (C5 concerns a lease): broken links, late frames, unreachable nodes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.simulation.schedule_options import PATIENT
 from wire.messages.cluster_map import PartitionEntry
 
 
-def test_c1_links_break_and_the_map_does_not_change() -> None:
+def test_c1_links_break_without_a_map_change() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     durable = scene.client("durable", "e2", None, "t/#")
@@ -28,7 +28,7 @@ def test_c1_links_break_and_the_map_does_not_change() -> None:
     scene.judge()
 
 
-def test_c2_a_frame_older_than_the_release() -> None:
+def test_c2_frame_older_than_the_release() -> None:
     """Also S9: the old edge's copy of a released QoS 2 message is a repeat."""
     scene = Scene(edges=2, storages=2, replicas=2, partitions=8)
     publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
@@ -51,7 +51,7 @@ def test_c2_a_frame_older_than_the_release() -> None:
 
 @pytest.mark.parametrize(("planned", "qos"), [(True, 0), (True, 1), (False, 1)])
 def test_c3_two_primaries_push_to_one_edge(planned: bool, qos: int) -> None:
-    """The former primary's pushes are stuck on their way when the next one sends the same and more."""
+    """The former primary's pushes are in flight when the next one sends the same and more."""
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
     placement = scene.map.partitions[0]
     primary = placement.primary
@@ -62,7 +62,7 @@ def test_c3_two_primaries_push_to_one_edge(planned: bool, qos: int) -> None:
     scene.until(lambda: subscriber.received)
     scene.network.jam(primary, "e2")
     scene.publish(publisher, "t/x", "first", qos)
-    scene.run(0.1)  # taken; its PUSH is stuck
+    scene.run(0.1)  # accepted; its PUSH is stuck
     if planned:
         scene.decide(PlacePartitions({0: PartitionEntry(placement.epoch + 1, other, placement.in_sync)}))
     else:
@@ -93,8 +93,8 @@ def test_c4_two_messages_wait_for_their_record() -> None:
     scene.judge()
 
 
-def test_c6_a_planned_move_keeps_qos_0() -> None:
-    """An edge that has not heard of the move sends QoS 0 to the former primary, which passes it on, in order."""
+def test_c6_planned_move_keeps_qos_0() -> None:
+    """An edge with the old map sends QoS 0 to the former primary, which forwards it in order."""
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
     placement = scene.map.partitions[0]
     other = next(name for name in placement.in_sync if name != placement.primary)
@@ -118,8 +118,8 @@ def test_c6_a_planned_move_keeps_qos_0() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_c7_a_primary_skips_epochs_and_reads_the_whole_map(lost: int) -> None:
-    """What an edge sent for the epochs between is dropped, and sent again for the last one."""
+def test_c7_primary_skips_epochs_and_reloads_the_map(lost: int) -> None:
+    """An edge's frames for the skipped epochs are dropped, and sent again for the last one."""
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
     placement = scene.map.partitions[0]
     publisher = scene.client("publisher", "e1")
@@ -142,8 +142,8 @@ def test_c7_a_primary_skips_epochs_and_reads_the_whole_map(lost: int) -> None:
 
 
 @pytest.mark.parametrize("silent_s", [3.0, 9.0])
-def test_c8_a_primary_gets_no_map_for_long(silent_s: float) -> None:
-    """What waited for it was dropped after 8 s, and its repeat was acknowledged behind later messages of the edge."""
+def test_c8_primary_gets_no_map_for_long(silent_s: float) -> None:
+    """Regression: early messages were dropped after 8 s, and their repeats acknowledged after later messages."""
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
     publisher, other = scene.client("publisher", "e1"), scene.client("other", "e1")
     subscriber = scene.client("subscriber", "e2", None, "t/x")
@@ -157,7 +157,7 @@ def test_c8_a_primary_gets_no_map_for_long(silent_s: float) -> None:
     other.publish("t/x", "later", 1)
     scene.run(0.2)
     primary.loses_map = False
-    scene.decide(SetAdminState("e2", "draining"))  # a step that leaves the partition alone, and shows that one is lost
+    scene.decide(SetAdminState("e2", "draining"))  # a step without this partition, which reveals that one is lost
     scene.decide(SetAdminState("e2", ""))
     scene.until(lambda: "later" in subscriber.received)
     keep_primary(scene)
@@ -169,12 +169,12 @@ def test_c8_a_primary_gets_no_map_for_long(silent_s: float) -> None:
 
 
 def keep_primary(scene: Scene) -> None:
-    """Raise the epoch of partition 0, whose primary stays."""
+    """Raise the epoch of partition 0 without changing its primary."""
     now = scene.map.partitions[0]
     scene.decide(PlacePartitions({0: PartitionEntry(now.epoch + 1, now.primary, now.in_sync)}))
 
 
-def test_d1_an_edge_that_the_shard_owner_cannot_reach() -> None:
+def test_d1_edge_unreachable_for_the_shard_owner() -> None:
     scene = Scene(routers=3, edges=2)
     leader = scene.leader()
     other = next(name for name in ("r1", "r2", "r3") if name != leader)
@@ -182,7 +182,7 @@ def test_d1_an_edge_that_the_shard_owner_cannot_reach() -> None:
     publisher = scene.client("publisher", "e1", EPHEMERAL)
     scene.publish(publisher, topic, "before")  # e1 caches it
     subscriber = scene.client("subscriber", "e2", PATIENT)
-    scene.cut("e1", other)  # e1 and the leader see each other
+    scene.cut("e1", other)  # e1 and the leader stay connected
     subscriber.subscribe(topic, 1)
     scene.until(lambda: subscriber.subscribed, 20.0)
 

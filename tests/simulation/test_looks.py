@@ -1,4 +1,4 @@
-"""Looks at a whole simulated cluster: lists equal what clients have done, at every tier and while nodes die."""
+"""Queries of a whole simulated cluster: lists equal the clients' actions, at every tier and while nodes die."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class Looking:
         return answers[0]
 
 
-def test_lists_equal_what_clients_have_done() -> None:
+def test_lists_equal_the_clients_actions() -> None:
     looking = Looking()
     scene = looking.scene
     expected = {}
@@ -68,7 +68,7 @@ def test_lists_equal_what_clients_have_done() -> None:
     assert {row.filter for row in routes} >= {f"t/{number}/+" for number in range(24)}
 
 
-def test_queues_are_shown_in_order_with_their_ages() -> None:
+def test_queues_are_listed_in_order_with_their_ages() -> None:
     looking = Looking()
     scene = looking.scene
     subscriber = scene.client("s", "e1", STORED, "q/#", qos=1)
@@ -96,7 +96,7 @@ def test_queues_are_shown_in_order_with_their_ages() -> None:
     assert [row.payload[:3] for row in rows_of("queue", denied)][:2] == [b"m0|", b"m1|"]
 
 
-def test_retained_messages_are_listed_and_found_by_filter() -> None:
+def test_retained_messages_are_listed_and_filtered() -> None:
     looking = Looking()
     scene = looking.scene
     publisher = scene.client("p", "e1", EPHEMERAL)
@@ -111,7 +111,7 @@ def test_retained_messages_are_listed_and_found_by_filter() -> None:
     assert one.payload.startswith(b"v3|")
 
 
-def test_a_topic_is_resolved_at_its_owner_and_matched_where_that_says() -> None:
+def test_topic_is_resolved_at_its_owner_and_matched_at_its_destinations() -> None:
     looking = Looking()
     scene = looking.scene
     stored = scene.client("d", "e1", STORED, "x/+", qos=1)
@@ -132,7 +132,7 @@ def test_a_topic_is_resolved_at_its_owner_and_matched_where_that_says() -> None:
     )
 
 
-def test_what_is_in_flight_has_its_packet_and_topic() -> None:
+def test_in_flight_messages_have_packet_identifier_and_topic() -> None:
     looking = Looking()
     scene = looking.scene
     subscriber = scene.client("s", "e1", STORED, "f", qos=1)
@@ -148,7 +148,7 @@ def test_what_is_in_flight_has_its_packet_and_topic() -> None:
     assert [row.seq for row in at_edge] == [row.seq for row in rows]
 
 
-def test_replicas_tell_who_has_which_copy() -> None:
+def test_replicas_are_listed_with_their_copies() -> None:
     looking = Looking()
     rows = looking.rows("replicas", looking.storages)
     primaries = {row.partition: row.node for row in rows if row.role == "primary"}
@@ -157,8 +157,8 @@ def test_replicas_tell_who_has_which_copy() -> None:
     assert sum(row.role == "backup" for row in rows) == 4
 
 
-def test_lists_go_on_while_a_storage_node_dies() -> None:
-    """A node that ends in the middle of a list is told from one whose list is whole; the others' lists are."""
+def test_lists_continue_while_a_storage_node_dies() -> None:
+    """The interrupted node is distinguished from nodes with a complete list; the others' lists are complete."""
     looking = Looking()
     scene = looking.scene
     names = {scene.client(f"c{n}", "e1", STORED).client_id for n in range(30)}
@@ -174,7 +174,7 @@ def test_lists_go_on_while_a_storage_node_dies() -> None:
 
 
 @pytest.mark.parametrize(("node", "what"), [("e1", "drops"), ("s1", "drops"), ("r1", "routes")])
-def test_an_operators_link_carries_nothing_else(node: str, what: str) -> None:
+def test_operator_link_is_closed_for_other_messages(node: str, what: str) -> None:
     """A registration, a heartbeat, a resolution, a route and a frame of Raft, replication or messages end it."""
     looking = Looking()
     looker, scene = looking.looker, looking.scene
@@ -196,7 +196,7 @@ def test_an_operators_link_carries_nothing_else(node: str, what: str) -> None:
     assert scene.map.nodes["e1"].alive and scene.map.epoch == epoch
 
 
-def test_what_nodes_show_is_of_the_kinds_that_they_answer() -> None:
+def test_nodes_show_the_kinds_that_they_answer() -> None:
     looking = Looking()
     nodes: dict[str, Any] = dict(looking.scene.cluster.nodes)
     shown = {
@@ -211,8 +211,8 @@ def test_what_nodes_show_is_of_the_kinds_that_they_answer() -> None:
     assert msgspec.structs.fields(LOOK_KINDS["clients"].row)
 
 
-def test_journals_say_what_happened_to_a_session() -> None:
-    """A will that fired, the end of the session, and the queue's oldest entries that went, at its primary."""
+def test_journals_record_the_events_of_a_session() -> None:
+    """A fired will, the end of the session, and dropped oldest queue entries, at its primary."""
     looking = Looking()
     scene = looking.scene
     stored = ClientOptions(clean_start=False, session_expiry_interval_s=2)
@@ -230,8 +230,8 @@ def test_journals_say_what_happened_to_a_session() -> None:
     assert [(row.event, row.reason) for row in found] == [("purge", "retained")]
 
 
-def test_a_new_primary_tells_of_entries_that_its_predecessor_took() -> None:
-    """A trace of their topic goes on behind a failover: pushed and acknowledged, each by its origin."""
+def test_trace_continues_at_a_new_primary() -> None:
+    """Entries queued by its predecessor are pushed and acknowledged, each with its origin."""
     looking = Looking()
     scene = looking.scene
     subscriber = scene.client("s", "e1", STORED, "n/#", qos=1)
@@ -261,8 +261,8 @@ def test_a_new_primary_tells_of_entries_that_its_predecessor_took() -> None:
     assert trace.state == "running"
 
 
-def test_a_trace_of_a_publisher_goes_on_at_nodes_that_did_not_know_it() -> None:
-    """A new primary hears which messages are its client's; a node that starts meanwhile gets the trace, and its end."""
+def test_trace_of_a_publisher_continues_at_nodes_that_join() -> None:
+    """A new primary learns the client's messages; a node that starts meanwhile gets the trace, and its end."""
     looking = Looking()
     scene = looking.scene
     subscriber = scene.client("s", "e1", STORED, "n/#", qos=1)

@@ -1,4 +1,4 @@
-"""Schedules of the map in pages, played by whole clusters: links and routers that go in the middle of one."""
+"""Schedules of the map in pages, played by whole clusters: links and routers that fail between pages."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.simulation.scene import EPHEMERAL, Scene
 
 
 def reading(scene: Scene, edge: str) -> bool:
-    """Whether an edge has the first page of a map, and not the last."""
+    """Whether an edge has received the first page of a map, but not the last."""
     return scene.cluster.edge(edge).core.lease.is_reading_map
 
 
@@ -17,14 +17,14 @@ def epoch(scene: Scene, edge: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["link", "router"])
-def test_a_follower_that_reconnects_in_the_middle_of_a_map_ends_at_the_newest(how: str) -> None:
-    """Its router's link is cut between two pages, or the router dies; steps are made meanwhile."""
+def test_follower_that_reconnects_between_pages_reaches_the_newest_map(how: str) -> None:
+    """Its router's link is cut between two pages, or the router dies; the map changes meanwhile."""
     scene = Scene(routers=3, edges=2, storages=1, map_page_bytes=100)
     subscriber = scene.client("subscriber", "e2", EPHEMERAL, "t/#")
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, "t/1", "before")
     lease = scene.cluster.edge("e2").core.lease
-    lease.follow_again(0.0)  # as when a step was missing
+    lease.follow_again(0.0)  # as after a missing step
     lease.map.epoch -= 1
     scene.cluster.edge("e2").poke()
     scene.until(lambda: reading(scene, "e2"))
@@ -48,7 +48,7 @@ def test_a_follower_that_reconnects_in_the_middle_of_a_map_ends_at_the_newest(ho
 
 
 def test_every_step_as_a_map_in_pages() -> None:
-    """With pages of 60 bytes no step fits one: the nodes read the map at every change, while it goes on changing."""
+    """No step fits a page of 60 bytes: the nodes reload the map at every change, while it keeps changing."""
     scene = Scene(routers=1, edges=2, storages=2, replicas=2, map_page_bytes=60)
     durable = scene.client("durable", "e2", None, "t/#")
     publisher = scene.client("publisher", "e1")

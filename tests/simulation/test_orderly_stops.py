@@ -1,4 +1,4 @@
-"""SIGTERM in a whole cluster: nobody waits for a lease, nothing is lost, wills follow their sessions' rules."""
+"""SIGTERM in a whole cluster: no wait for a lease, no loss, and wills follow their sessions' rules."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from tests.simulation.sim_client import ClientOptions, SimClient
 from tests.simulation.simulation import Mode, Options, run_seed
 from wire.messages.cluster_map import NodeState
 
-LEASE_S = 20.0  # whoever waits for one fails the test
+LEASE_S = 20.0  # a wait for a lease fails the test
 
 
 def stop(scene: Scene, *names: str) -> None:
-    """SIGTERM; the history says so."""
+    """SIGTERM, recorded in the history."""
     for name in names:
         scene.cluster.mark(Kind.KILL, name, "stop")
         scene.cluster.stop(name)
@@ -25,7 +25,7 @@ def ended(scene: Scene, *names: str) -> bool:
 
 
 def longest_gap(scene: Scene, client: SimClient, topic: str, seconds: float) -> float:
-    """Publish one message after the other for so long; return the longest time until a PUBACK."""
+    """Publish one message after the other for a time; return the longest time until a PUBACK."""
     longest, end = 0.0, scene.cluster.scheduler.now + seconds
     while (began := scene.cluster.scheduler.now) < end:
         scene.publish(client, topic, f"at-{began:.3f}")
@@ -35,8 +35,8 @@ def longest_gap(scene: Scene, client: SimClient, topic: str, seconds: float) -> 
 
 
 @pytest.mark.parametrize("min_in_sync", [1, 2])
-def test_a_storage_node_hands_its_partitions_over_first(min_in_sync: int) -> None:
-    """Clients of its partitions wait for a change of placement, and not for a lease."""
+def test_storage_node_hands_its_partitions_over_first(min_in_sync: int) -> None:
+    """Clients of its partitions wait for a change of placement, but not for a lease."""
     scene = Scene(storages=3, replicas=3, min_in_sync=min_in_sync, partitions=8, lease_s=LEASE_S)
     scene.run(1.0)
     name = scene.name_on("s1", "c")
@@ -51,8 +51,8 @@ def test_a_storage_node_hands_its_partitions_over_first(min_in_sync: int) -> Non
     scene.judge()
 
 
-def test_a_tier_that_stops_at_once_hands_nothing_over() -> None:
-    """All three storage nodes: they end, and serve again after the next start as before."""
+def test_tier_that_stops_at_once_hands_nothing_over() -> None:
+    """All three storage nodes end, and serve as before after the next start."""
     scene = Scene(storages=3, replicas=3, min_in_sync=2, partitions=8, lease_s=LEASE_S)
     client = scene.client("loop", "e1", None, "a/#")
     scene.publish(client, "a/x", "before")
@@ -66,8 +66,8 @@ def test_a_tier_that_stops_at_once_hands_nothing_over() -> None:
     scene.judge()
 
 
-def test_an_edge_tells_its_clients_and_nobody_waits_for_its_lease() -> None:
-    """DISCONNECT 0x8B; a SUBSCRIBE elsewhere is answered though the edge had cached its topic."""
+def test_stopping_edge_disconnects_its_clients_and_ends_its_lease() -> None:
+    """DISCONNECT 0x8B; a SUBSCRIBE elsewhere is answered although the edge had cached its topic."""
     scene = Scene(lease_s=LEASE_S)
     client = scene.client("publisher", "e1", EPHEMERAL)
     scene.publish(client, "news/x", "cached")
@@ -81,8 +81,8 @@ def test_an_edge_tells_its_clients_and_nobody_waits_for_its_lease() -> None:
     scene.judge()
 
 
-def test_what_was_read_is_acknowledged_before_the_end() -> None:
-    """A message that waits for a slow disk: PUBACK comes before DISCONNECT, and the message is there once."""
+def test_received_messages_are_acknowledged_before_the_end() -> None:
+    """For a message that waits for a slow disk, PUBACK comes before DISCONNECT, and it is stored once."""
     scene = Scene(lease_s=LEASE_S)
     options = replace(ClientOptions(), session_expiry_interval_s=3600)
     scene.client("reader", "e2", options, "queue/#")
@@ -101,8 +101,8 @@ def test_what_was_read_is_acknowledged_before_the_end() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "fires"), [(0, True), (30, False)])
-def test_a_will_fires_by_its_session_s_rules(delay_s: int, fires: bool) -> None:
-    """Our shutdown is no DISCONNECT of the client: without a delay the will fires, with one the session may resume."""
+def test_will_fires_by_its_sessions_rules(delay_s: int, fires: bool) -> None:
+    """The edge's shutdown is not a DISCONNECT of the client: the will fires, unless a delay allows a resume."""
     scene = Scene(lease_s=LEASE_S)
     watcher = scene.client("watcher", "e2", EPHEMERAL, "gone/#")
     options = replace(
@@ -121,8 +121,8 @@ def test_a_will_fires_by_its_session_s_rules(delay_s: int, fires: bool) -> None:
     assert watcher.received == (["will-1"] if fires else [])
 
 
-def test_a_router_gives_its_leadership_and_its_shards() -> None:
-    """Its successor leads, and its shards answer, before any lease could have run out."""
+def test_router_hands_over_leadership_and_shards() -> None:
+    """Its successor leads, and its shards answer, before any lease could expire."""
     scene = Scene(routers=3, lease_s=LEASE_S)
     scene.until(lambda: len(scene.map.live("router")) == 3)
     leader = scene.leader()
@@ -138,7 +138,7 @@ def test_a_router_gives_its_leadership_and_its_shards() -> None:
     scene.judge()
 
 
-def test_all_routers_at_once_end_and_come_back() -> None:
+def test_all_routers_stop_at_once_and_restart() -> None:
     scene = Scene(routers=3, lease_s=2.0)
     scene.until(lambda: len(scene.map.live("router")) == 3)
     stop(scene, "r1", "r2", "r3")

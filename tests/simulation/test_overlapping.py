@@ -1,4 +1,4 @@
-"""Overlapping subscriptions of one session: ephemeral and stored sessions get the same copies, by either setting."""
+"""Overlapping subscriptions of one session: ephemeral and stored sessions get the same copies, with either setting."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Wish(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Subscriptions, one message, and what comes of it: without a space in front of identifiers, each copy once."""
+    """Subscriptions, one message, and the expected copies; each copy once if identifiers have no leading space."""
 
     wishes: tuple[Wish, ...]
     copies: tuple[str, ...]
@@ -83,7 +83,7 @@ def merged() -> Cluster:
 
 
 class Played:
-    """The session of a case, and the client that publishes to it."""
+    """The session of a case, and the publishing client."""
 
     def __init__(self, cluster: Cluster, name: str, case: Case, *, stored: bool) -> None:
         self.topic = name
@@ -95,7 +95,7 @@ class Played:
             assert came == [f"SUBACK {wish.options & 3:#04x}"]
 
     def publish(self, payload: bytes, qos: int = 2, *, retain: bool = False, own: bool = False) -> list[str]:
-        """Publish to the topic; return the copies that come."""
+        """Publish to the topic; return the received copies."""
         sender = self.client if own else self.other
         packet = publish(f"{self.topic}/a".encode(), payload, qos, 9, sender.version, retain=retain)
         came = sender.say(packet + ack(PUBREL, 9) if qos == 2 else packet)
@@ -116,25 +116,25 @@ def test_copies_of_one_message(copies: Cluster, merged: Cluster, name: str, sett
     cluster, wanted = (copies, case.copies) if setting == "copies" else (merged, case.merged)
     played = Played(cluster, f"t{list(CASES).index(name)}{int(stored)}", case, stored=stored)
     came = played.publish(b"m", retain=case.retain, own=case.own)
-    # The order of identifiers in a merged copy says nothing.
+    # the order of identifiers in a merged copy is undefined
     assert sorted(sorted(text.split()) for text in came) == sorted(sorted(text.split()) for text in wanted)
 
 
 @pytest.mark.parametrize("edge", ["e1", "e2"])
-def test_a_stored_session_gets_its_copies_later(copies: Cluster, edge: str) -> None:
-    """Queued while it is away, and open again on the next connection."""
+def test_stored_session_gets_its_copies_later(copies: Cluster, edge: str) -> None:
+    """Queued during its absence, and delivered on the next connection."""
     played = Played(copies, f"later-{edge}", Case(TWO, (), ()), stored=True)
     played.client.drop()
     played.publish(b"m")
     came = copies_in(played.client.open(edge=edge), b"m")
-    assert came == ["q1 #2"]  # QoS 0 is not queued for who is away
+    assert came == ["q1 #2"]  # QoS 0 is not queued for an absent client
     played.client.drop()
     assert copies_in(played.client.open(edge=edge), b"m") == ["q1 dup #2"]
 
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("stored", [False, True], ids=["ephemeral", "stored"])
-def test_copies_of_a_message_go_before_the_next_message(copies: Cluster, qos: int, stored: bool) -> None:
+def test_copies_of_a_message_precede_the_next_message(copies: Cluster, qos: int, stored: bool) -> None:
     """[MQTT-4.6.0-6]: also where the edge reads many messages at once."""
     played = Played(
         copies, f"run{qos}{int(stored)}", Case((Wish("{}/#", 1, 1), Wish("{}/+", 1, 2)), (), ()), stored=stored
@@ -147,8 +147,8 @@ def test_copies_of_a_message_go_before_the_next_message(copies: Cluster, qos: in
 
 @pytest.mark.parametrize("stored", [False, True], ids=["ephemeral", "stored"])
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["wildcard first", "name first"])
-def test_a_retained_copy_is_of_its_subscription(copies: Cluster, order: tuple[int, int], stored: bool) -> None:
-    """Each subscription has the retained message with its identifier, and the live one that follows."""
+def test_retained_copy_belongs_to_its_subscription(copies: Cluster, order: tuple[int, int], stored: bool) -> None:
+    """Each subscription gets the retained message with its identifier, and the following live one."""
     wishes = {1: Wish("{}/#", 1, 1), 2: Wish("{}/a", 1, 2)}
     played = Played(copies, f"kept{order[0]}{int(stored)}", Case((), (), ()), stored=stored)
     assert played.publish(b"old", 1, retain=True) == []

@@ -1,16 +1,16 @@
-"""Retained messages of one connection that are pipelined when something dies: docs/protocol.md rule 7.11."""
+"""Pipelined retained messages of one connection during failures: docs/protocol.md rule 7.11."""
 
 import pytest
 
 from tests.simulation.scene import EPHEMERAL, Scene
 
-COUNT = 16  # what a client may have under way
+COUNT = 16  # a client's largest number of in-flight messages
 PAYLOADS = [f"m{number}" for number in range(COUNT)]
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_the_primary_dies_with_retained_messages_under_way(power: bool) -> None:
-    """NIST: recover. Live and queued copies come in the order sent, and each is acknowledged."""
+def test_primary_dies_with_retained_messages_in_flight(power: bool) -> None:
+    """Live and queued copies arrive in the order sent, and each message is acknowledged."""
     scene = Scene(edges=2, storages=3, replicas=3, min_in_sync=2, partitions=8)
     live = scene.client("live", "e2", EPHEMERAL, "t/#")
     queue = scene.client("queue", "e2", None, "t/#")
@@ -29,8 +29,8 @@ def test_the_primary_dies_with_retained_messages_under_way(power: bool) -> None:
     scene.judge()
 
 
-def test_an_edge_dies_with_retained_messages_under_way() -> None:
-    """NIST: recover. The client sends them again through another edge."""
+def test_edge_dies_with_retained_messages_in_flight() -> None:
+    """The client sends them again through another edge."""
     scene = Scene(edges=3, storages=2, replicas=2, partitions=8)
     live = scene.client("live", "e2", EPHEMERAL, "t/#")
     publisher = scene.client("publisher", "e1")

@@ -1,4 +1,4 @@
-"""P9 by whole clusters: seeds with users of the cluster, schedules of docs/revocation.md, and a watch that sees.
+"""P9 in whole clusters: seeds with users of the cluster, schedules of docs/revocation.md, and a watch for violations.
 
 Each script is named after its schedule; more are in ``test_policy_schedules.py``.
 """
@@ -23,8 +23,8 @@ def test_random_seed(seed: int) -> None:
 @pytest.mark.parametrize(
     ("seed", "mode"),
     [
-        (400020, "safety"),  # what was pushed behind SessionOpened to a login that was judged anew was never sent again
-        (400035, "safety"),  # a new leader refused an order by a policy of before
+        (400020, "safety"),  # pushes after SessionOpened to a login under repeated authorization were never sent again
+        (400035, "safety"),  # a new leader refused an order by an old policy
     ],
 )
 def test_seed_that_failed(seed: int, mode: Mode) -> None:
@@ -32,14 +32,14 @@ def test_seed_that_failed(seed: int, mode: Mode) -> None:
     assert not result.failures, result.failures
 
 
-def test_users_draw_from_streams_of_their_own() -> None:
-    """Work and faults of a seed stay what they are without them."""
+def test_users_draw_from_separate_random_streams() -> None:
+    """Work and faults of a seed are the same without them."""
     with_users, plain = (run_seed(1_002, Options(seconds=1.5, policy=policy)) for policy in (True, False))
     assert with_users.faults == plain.faults and with_users.works == plain.works
 
 
-def test_a3_a_login_is_under_way() -> None:
-    """The hash, or the session, waits while the user is disabled: no CONNACK 0 behind the return."""
+def test_a3_login_in_progress() -> None:
+    """The hash, or the session, is pending while the user is disabled: no CONNACK 0 after the command's return."""
     for wait_s in (0.0, 0.005, 0.02, 0.05):
         users = Users(edges=2, delay_s=0.005)
         client = users.client("u", "e1")
@@ -51,17 +51,14 @@ def test_a3_a_login_is_under_way() -> None:
         assert not client.connected
 
 
-def test_c2_dead_and_still_at_work() -> None:
-    """The verb returns behind the fence time of an edge that is cut off, and not before u's client there is closed.
-
-    NIST: respond.
-    """
+def test_c2_dead_edge_still_serves() -> None:
+    """The command returns after the fence time of a disconnected edge, and only after u's client there is closed."""
     users = Users(routers=3, edges=2)
     client, reader = users.client("u", "e1"), users.client("v", "e1")
     reader.subscribe("t", 0)
     users.scene.until(lambda: reader.subscribed)
     client.publish("t", "first", 0)
-    users.scene.until(lambda: reader.received)  # the route is known
+    users.scene.until(lambda: reader.received)  # the route is cached
     users.scene.isolate("e1", ("r1", "r2", "r3", "s1", "e2"))
     verb = users.begin("user disable", user="u")
     number = 0
@@ -75,8 +72,8 @@ def test_c2_dead_and_still_at_work() -> None:
     assert len(reader.received) > FENCE_S / 0.1 - 5, "QoS 0 went on until the fence"
 
 
-def test_c4_the_next_incarnation_does_not_answer_for_the_last() -> None:
-    """A stopped edge is replaced without proof; the verb waits for the fence time of the former one."""
+def test_c4_next_incarnation_does_not_acknowledge_for_the_last() -> None:
+    """A stopped edge is replaced without proof; the command waits for the former one's fence time."""
     users = Users(routers=3, edges=2)
     users.client("u", "e1")
     users.cluster.kill("e1", power=True)
@@ -89,16 +86,13 @@ def test_c4_the_next_incarnation_does_not_answer_for_the_last() -> None:
 
 
 def _elected(users: Users) -> None:
-    """Kill the router that leads, and wait for the next one."""
+    """Kill the leading router, and wait for the next leader."""
     users.cluster.kill(users.scene.leader())
     users.scene.until(lambda: any(core.leads for core in users.scene.routers().values()), 10.0)
 
 
-def test_c5_the_leader_changes_during_the_fence_time() -> None:
-    """The next one waits for the fence time from the death on, which it has applied, and from nothing later.
-
-    NIST: respond.
-    """
+def test_c5_leader_changes_during_the_fence_time() -> None:
+    """The next leader counts the fence time from its application of the death, not from later."""
     users = Users(routers=3, edges=2)
     client = users.client("u", "e1")
     users.scene.isolate("e1", ("r1", "r2", "r3"))
@@ -113,8 +107,8 @@ def test_c5_the_leader_changes_during_the_fence_time() -> None:
     users.judge()
 
 
-def test_c5_a_leader_that_has_applied_no_death_waits_for_none() -> None:
-    """A router that leads anew, among edges that live, has a verb return as before its election."""
+def test_c5_leader_without_applied_deaths_waits_for_none() -> None:
+    """A re-elected leader among live edges returns commands as before its election."""
     users = Users(routers=3, edges=2)
     client = users.client("u", "e1")
     _elected(users)
@@ -124,18 +118,18 @@ def test_c5_a_leader_that_has_applied_no_death_waits_for_none() -> None:
 
 
 @pytest.mark.parametrize("by", ["snapshot", "log"])
-def test_c5_a_leader_that_began_anew_knows_no_end_of_before(by: str) -> None:
-    """A router that came back behind the death, by its snapshot or by its whole log, and then leads."""
+def test_c5_restarted_leader_knows_no_earlier_end(by: str) -> None:
+    """A router restarts after the death, from its snapshot or its whole log, and then leads."""
     users = Users(routers=3, edges=2, raft=RaftKnobs(snapshot_every=5 if by == "snapshot" else 10_000))
     client = users.client("u", "e1")
     users.scene.isolate("e1", ("r1", "r2", "r3"))
     verb = users.begin("user disable", user="u")
     users.scene.until(lambda: users.scene.is_dead("e1"), 10.0)
     dead = users.cluster.scheduler.now
-    for number in range(12):  # a snapshot may hold the death; the map that is in it does not say when it was
+    for number in range(12):  # a snapshot may include the death; its map does not contain the time
         users.done("role put", role=f"more-{number}", rules=rules_of("x"))
     others = [router for router in ("r1", "r2", "r3") if router != users.scene.leader()]
-    for router in others:  # none of those that may lead has seen the death
+    for router in others:  # no eligible leader has seen the death
         users.cluster.kill(router)
         users.cluster.start(router)
     users.scene.run(1.0)
@@ -146,8 +140,8 @@ def test_c5_a_leader_that_began_anew_knows_no_end_of_before(by: str) -> None:
     users.judge()
 
 
-def test_c6_the_leader_dies_while_a_verb_waits() -> None:
-    """The order is known to the next one, and its wait begins anew: e2 has not taken the step."""
+def test_c6_leader_dies_while_a_command_waits() -> None:
+    """The next leader knows the order and restarts its wait: e2 has not received the step."""
     users = Users(routers=3, edges=2)
     client = users.client("u", "e2")
     users.cluster.nodes["e2"].pause()

@@ -1,7 +1,7 @@
-"""Schedules of docs/revocation.md that one core does not show whole: passes, answers and pushes under way, deaf nodes.
+"""Schedules of docs/revocation.md beyond one core: sweeps, answers and pushes in flight, unreachable nodes.
 
-A script brings about the state of its schedule, says so by an assertion, and lets the watch judge what edges write from
-the return of the verb on.
+A script creates the state of its schedule, asserts it, and lets the watch check the edges' output from the command's
+return on.
 """
 
 from dataclasses import replace
@@ -28,18 +28,18 @@ ROUTERS = ("r1", "r2", "r3")
 
 
 def crowd(users: Users, edge: str, count: int) -> None:
-    """Connect more clients, whom a pass meets too; each with a subscription."""
+    """Connect more clients for the sweep; each with a subscription."""
     for number in range(count):
         users.reader("v", edge, f"crowd/{number}", f"crowd-{number}")
 
 
-def test_a1_a_step_is_acknowledged_behind_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NIST: respond. A pass of many turns: what u publishes is refused at once, what it is given ends with the pass."""
+def test_a1_step_is_acknowledged_after_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of many iterations: u's publishes are refused at once, its deliveries end with the sweep."""
     users = Users(edges=2)
     client, reader = users.reader("u", "e1", "for-u"), users.reader("v", "e2", "t")
     writer = users.client("v", "e2", "writer")
-    crowd(users, "e1", 3)  # judged before u, who came first
-    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the pass stands still behind the step
+    crowd(users, "e1", 3)  # checked before u, which connected first
+    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the sweep stops after the step
     verb = users.begin("role put", role="of-u", rules=[])
     users.scene.run(1.0)
     assert not verb.done
@@ -58,8 +58,8 @@ def test_a1_a_step_is_acknowledged_behind_the_last_connection(monkeypatch: pytes
     assert users.watch.checked > 5 and not [one for one in reader.received if one.startswith("late")]
 
 
-def test_a4_a_publish_waits_for_its_route() -> None:
-    """NIST: protect. The owner of the topic's shard answers when the right is gone: the message is refused."""
+def test_a4_publish_waits_for_its_route() -> None:
+    """The owner of the topic's shard answers after the right is revoked: the message is refused."""
     users = Users(routers=3, edges=2)
     leader = users.scene.leader()
     owner = next(name for name in ROUTERS if name != leader)
@@ -77,8 +77,8 @@ def test_a4_a_publish_waits_for_its_route() -> None:
 
 
 @pytest.mark.parametrize("wait_s", [0.01, 0.1, 0.29])
-def test_a5_a_late_yes_fills_no_cache(wait_s: float) -> None:
-    """NIST: protect. A hash of the former password ends behind the step: it lets nobody in, now or later."""
+def test_a5_late_success_fills_no_cache(wait_s: float) -> None:
+    """A hash of the former password completes after the step: it permits no login, now or later."""
     users = Users(edges=1)
     process = users.cluster.edge("e1")
     assert process.users is not None
@@ -101,8 +101,8 @@ def test_a5_a_late_yes_fills_no_cache(wait_s: float) -> None:
     users.scene.until(lambda: client.connected, 5.0)
 
 
-def test_a6_steps_come_faster_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NIST: respond. A pass takes longer than the time between two steps, and each verb returns all the same."""
+def test_a6_steps_come_faster_than_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep takes longer than the time between two steps, and each command still returns."""
     users = Users(edges=1)
     crowd(users, "e1", 20)
     names = [f"w{number}" for number in range(12)]
@@ -118,14 +118,14 @@ def test_a6_steps_come_faster_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> No
     assert not users.operator.refusals
 
 
-def test_a7_a_pass_is_not_taken_for_deafness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NIST: respond. A pass that takes longer than 5 s: the verb waits, and nobody at that edge is let go."""
+def test_a7_long_sweep_does_not_end_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep takes longer than 5 s: the command waits, and no client of that edge is disconnected."""
     users = Users(edges=1)
     crowd(users, "e1", 10)
     stays = users.client("v", "e1", "stays")
     users.client("u", "e1")
     began = users.cluster.scheduler.now
-    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the pass stands still: so many clients that it takes long
+    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the sweep stops, as with very many clients
     verb = users.begin("role put", role="of-u", rules=[])
     users.scene.run(8.0)
     assert not verb.done
@@ -134,8 +134,8 @@ def test_a7_a_pass_is_not_taken_for_deafness(monkeypatch: pytest.MonkeyPatch) ->
     assert users.cluster.scheduler.now - began > 8.0 and stays.connected and not users.scene.is_dead("e1")
 
 
-def test_b1_a_push_is_on_its_way() -> None:
-    """NIST: protect. It left its partition by the old right, and the edge judges it at the write."""
+def test_b1_push_is_in_flight() -> None:
+    """It left its partition with the old right, and the edge authorizes it at the write."""
     users = Users(edges=2)
     client = users.client("u", "e1", options=DURABLE)
     client.subscribe("t", 1)
@@ -153,10 +153,10 @@ def test_b1_a_push_is_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_b2_a_will_fires_late(taken: bool) -> None:
-    """NIST: protect. FireWill is on its way when the right goes: the edge that would publish it judges it."""
+def test_b2_will_fires_late(taken: bool) -> None:
+    """FireWill is in flight when the right is revoked: the publishing edge authorizes it."""
     users = Users(edges=2)
-    for edge in ("e1", "e2"):  # a listener that lets everybody do everything would have the will go out
+    for edge in ("e1", "e2"):  # a listener without rules would publish the will
         users.cluster.edge(edge).core.replace_rules(RuleBook({CLOSED.name: Sources(of_cluster=True)}))
     reader = users.reader("v", "e2", "wills/#")
     options = replace(EPHEMERAL, will_topic="wills/u", will_payload="gone", will_qos=1)
@@ -174,8 +174,8 @@ def test_b2_a_will_fires_late(taken: bool) -> None:
     assert reader.received == ([] if taken else ["gone"])
 
 
-def test_b5_a_view_from_a_router_that_lags() -> None:
-    """NIST: protect. The only router that the edge still reaches has not heard of the change."""
+def test_b5_view_from_a_lagging_router() -> None:
+    """The only router that the edge reaches lacks the change."""
     users = Users(routers=3, edges=1)
     leader = users.scene.leader()
     lags = next(name for name in ROUTERS if name != leader)
@@ -197,8 +197,8 @@ def test_b5_a_view_from_a_router_that_lags() -> None:
 
 
 @pytest.mark.parametrize("cut_after_s", [0.0, 0.05, 0.2, 0.6])
-def test_c1_a_restart_reads_old_pages(cut_after_s: float) -> None:
-    """NIST: protect. The next incarnation finds only the router that lags, at some moment of its beginning."""
+def test_c1_restarted_edge_reads_old_pages(cut_after_s: float) -> None:
+    """The next incarnation finds only the lagging router, at some point of its start."""
     users = Users(routers=3, edges=1)
     leader = users.scene.leader()
     lags = next(name for name in ROUTERS if name != leader)
@@ -229,8 +229,8 @@ def test_c1_a_restart_reads_old_pages(cut_after_s: float) -> None:
 
 
 @pytest.mark.parametrize("point", ["", "read", "flush"])
-def test_c3_c8_a_stopped_edge_serves_nobody_when_it_goes_on(point: str) -> None:
-    """NIST: respond. Stopped between turns (C3), behind its reads or before its writes (C8); no node tells it of it."""
+def test_c3_c8_stopped_edge_serves_no_client_when_it_resumes(point: str) -> None:
+    """Stopped between iterations (C3), after its reads or before its writes (C8); no node informs it."""
     users = Users(routers=3, edges=2)
     reader, client = users.client("v", "e1", options=PATIENT), users.client("u", "e1", options=PATIENT)
     reader.subscribe("t", 0)
@@ -241,7 +241,7 @@ def test_c3_c8_a_stopped_edge_serves_nobody_when_it_goes_on(point: str) -> None:
     if point:
         read = process.client_reads
         client.publish("t", "before the stop", 0)
-        while process.client_reads == read:  # turns for heartbeats come there too
+        while process.client_reads == read:  # iterations for heartbeats get there too
             process.pause_within(point)
             users.scene.until(lambda: process.paused, 1.0)
             if process.client_reads == read:
@@ -261,8 +261,8 @@ def test_c3_c8_a_stopped_edge_serves_nobody_when_it_goes_on(point: str) -> None:
     assert reader.received == ["first"] and not client.connected
 
 
-def test_c7_alive_and_deaf() -> None:
-    """NIST: detect. An edge whose link swallows every step loses its lease; the verb returns when it serves nobody."""
+def test_c7_alive_edge_that_misses_steps() -> None:
+    """An edge whose link loses every step loses its lease; the command returns when it serves no client."""
     users = Users(routers=3, edges=2)
     reader, client = users.reader("v", "e1", "t"), users.client("u", "e1")
     messages = users.cluster.edge("e1").core.messages
@@ -287,8 +287,8 @@ def test_c7_alive_and_deaf() -> None:
 
 
 @pytest.mark.parametrize("reads_again_s", [0.4, 5.0])
-def test_a2_a_slow_reader_has_old_output(reads_again_s: float) -> None:
-    """NIST: respond. The verb waits for what is written; who reads it too late is closed and gets none of it."""
+def test_a2_slow_reader_has_old_output(reads_again_s: float) -> None:
+    """The command waits for written output; a client that reads too late is closed and gets none of it."""
     users = Users(edges=2)
     client, writer = users.reader("u", "e1", "t"), users.client("v", "e2")
     users.scene.run(0.1)
@@ -317,8 +317,8 @@ def test_a2_a_slow_reader_has_old_output(reads_again_s: float) -> None:
         assert client.received == [f"old{number}" for number in range(5)] and client.connected
 
 
-def test_b3_a_recheck_mark_dies_with_its_primary() -> None:
-    """NIST: protect. What is queued by the old right leaves the next primary neither, and is counted as dropped."""
+def test_b3_recheck_mark_is_lost_with_its_primary() -> None:
+    """Messages queued with the old right do not leave the next primary either, and are counted as dropped."""
     users = Users(storages=2, replicas=2, edges=2, partitions=1)
     client = users.client("u", "e1", options=DURABLE)
     for topic in ("kept/x", "taken/x"):
@@ -330,7 +330,7 @@ def test_b3_a_recheck_mark_dies_with_its_primary() -> None:
         for topic in ("kept/x", "taken/x"):
             writer.publish(topic, f"{topic}{number}", 1)
             users.scene.until(lambda: not writer.publishing)
-    users.done("role put", role="of-u", rules=rules_of("kept/#"))  # its edge confirms what is left: the mark
+    users.done("role put", role="of-u", rules=rules_of("kept/#"))  # its edge confirms the remaining filters: the mark
     former = users.scene.map.partitions[0].primary
     client.drop()
     users.cluster.kill(former)
@@ -355,10 +355,10 @@ def test_b3_a_recheck_mark_dies_with_its_primary() -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_b6_more_filters_than_its_connect_is_told(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
-    """NIST: protect. What was queued for a member without the right goes to another one, also behind a failover."""
+def test_b6_more_filters_than_connect_reports(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """Messages queued for a member without the right go to another one, also after a failover."""
     monkeypatch.setattr(filters, "TOLD_MAX", 0)
-    monkeypatch.setattr(AwayFilters, "taken", lambda *_: None)  # nobody looks at it while u is away
+    monkeypatch.setattr(AwayFilters, "taken", lambda *_: None)  # ignored while u is absent
     users = Users(storages=2, replicas=2, edges=2, partitions=1)
     client = users.client("u", "e1", options=DURABLE)
     for topic_filter in ("$share/g/taken/x", "taken/y", "kept/x"):
@@ -367,7 +367,7 @@ def test_b6_more_filters_than_its_connect_is_told(monkeypatch: pytest.MonkeyPatc
     client.acknowledging = False
     client.drop()
     writer = users.client("v", "e2")
-    for number in range(30):  # more than the window of the connection that follows
+    for number in range(30):  # more than the window of the next connection
         writer.publish("taken/x", f"taken{number}", 1 + number % 2)
         users.scene.until(lambda: not writer.publishing)
     other = users.client("v", "e2", "other", options=DURABLE)
@@ -389,8 +389,8 @@ def test_b6_more_filters_than_its_connect_is_told(monkeypatch: pytest.MonkeyPatc
     assert sorted(held) == [["$share/g/taken/x"], ["kept/x"]]
 
 
-def test_b4_a_router_that_lags_answers() -> None:
-    """NIST: protect. An edge that follows the change asks a router that does not: its record lets nobody in."""
+def test_b4_lagging_router_answers() -> None:
+    """An edge with the change asks a router without it: the returned record permits no login."""
     users = Users(routers=3, edges=1)
     lags = next(name for name in ROUTERS if name != users.scene.leader())
     others = [name for name in ROUTERS if name != lags]
@@ -410,12 +410,11 @@ def test_b4_a_router_that_lags_answers() -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_b6_filters_of_an_earlier_connection_go_from_the_partition(there: bool) -> None:
-    """A stored session holds them, and no edge knows of them before it is resumed. With their routes they go.
+def test_b6_filters_of_an_earlier_connection_are_removed_from_the_partition(there: bool) -> None:
+    """A stored session has them, and no edge knows them before it is resumed. Their routes are removed too.
 
-    NIST: respond.
     Args:
-        there: The client is connected when the role goes, but has not subscribed in this connection.
+        there: The client is connected when the role is revoked, but has not subscribed in this connection.
     """
     users = Users(edges=2)
     client = users.client("u", "e1", options=DURABLE)
@@ -438,11 +437,8 @@ def test_b6_filters_of_an_earlier_connection_go_from_the_partition(there: bool) 
     assert not client.received
 
 
-def test_b6_what_waited_in_a_group_goes_to_another_member() -> None:
-    """Its partition pushes it right behind the resume, before the edge has taken the filter: it is handed on, not lost.
-
-    NIST: recover.
-    """
+def test_b6_group_backlog_goes_to_another_member() -> None:
+    """Its partition pushes it right after the resume, before the edge has the filter: it is redispatched, not lost."""
     users = Users(edges=2)
     client = users.client("u", "e1", options=DURABLE)
     client.subscribe("$share/g/p/kept", 1)
@@ -465,7 +461,7 @@ def test_b6_what_waited_in_a_group_goes_to_another_member() -> None:
 
 
 def _filters(users: Users) -> list[str]:
-    """Return the filters of all stored sessions, and of the partitions that deliver by them."""
+    """Return the filters of all stored sessions, and of their partitions."""
     storage = users.cluster.nodes["s1"]
     assert isinstance(storage, StorageProcess)
     found = []

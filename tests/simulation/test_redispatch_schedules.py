@@ -1,4 +1,4 @@
-"""What a durable member of a shared group leaves reaches another one, whoever dies meanwhile (docs/adr/0016)."""
+"""Unacknowledged messages of a durable group member reach another member under any crash (docs/adr/0016)."""
 
 import pytest
 
@@ -8,10 +8,10 @@ from tests.simulation.scene import EPHEMERAL, Scene
 
 @pytest.mark.parametrize("killed", ["", "e1", "e2", "s2"])
 @pytest.mark.parametrize("options", [None, EPHEMERAL])
-def test_what_a_durable_member_left_goes_to_another_through_every_crash(
+def test_messages_of_a_durable_member_are_redispatched_through_every_crash(
     killed: str, options: ClientOptions | None
 ) -> None:
-    """QoS 2 that was never sent to the member that ended: once."""
+    """QoS 2 that was never sent to the removed member: once."""
     scene = Scene(edges=3, storages=3, replicas=3, partitions=8)
     publisher = scene.client("publisher", "e3", client_id=scene.name_on("s1", "p"))
     leaver = scene.client("leaver", "e1", None, "$share/g/t/x", client_id=scene.name_on("s2", "l"))

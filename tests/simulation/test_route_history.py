@@ -1,9 +1,9 @@
-"""SUBACK means subscribed, everywhere: histories of subscribers and publishers at different edges while routers fail.
+"""SUBACK means subscribed everywhere: histories of subscribers and publishers at different edges while routers fail.
 
-Clients subscribe at one edge while others publish at others, their times recorded; meanwhile routers are killed, lose
-power, stop, are cut off from each other and from edges, and come back. Every PUBLISH that was sent after a SUBACK was
-read, and accepted, must arrive. The clusters and the judge are those of ``simulation.py``; only routers break here, so
-that no other fault hides what they do.
+Clients subscribe at one edge while others publish at others, with recorded times. Meanwhile routers are killed, lose
+power, stop, are cut from each other and from edges, and restart. Every accepted PUBLISH that was sent after a received
+SUBACK must arrive. Clusters and checks are those of ``simulation.py``; only routers fail here, so that no other fault
+hides their effects.
 """
 
 import random
@@ -42,7 +42,7 @@ def run(seed: int, seconds: float = SECONDS) -> Result:
 
 
 def test_every_publish_after_a_suback_arrives_while_routers_fail() -> None:
-    """Three clusters; together they must have judged enough to mean something."""
+    """Three clusters; together they must have checked enough messages."""
     checked = sum(run(seed).checked["subscribe_barrier"] for seed in range(5_000, 5_003))
     assert checked >= 150
 

@@ -1,7 +1,7 @@
 """Schedules that break naive routes, played by whole clusters; each is named after its schedule.
 
-What is judged is what clients see; docs/protocol.md has the rules. Which rule each script misses when it is taken away
-is in ``tests/mutants/rules.py``.
+The clients' view is checked; docs/protocol.md has the rules. ``tests/mutants/rules.py`` lists the rule that each script
+depends on.
 """
 
 import pytest
@@ -16,7 +16,7 @@ from wire.messages.control import Control
 from wire.messages.routes import Invalidate
 
 
-def test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner() -> None:
+def test_a1_delegation_moves_a_topic_without_a_new_shard_owner() -> None:
     scene = Scene(routers=2, edges=4, shards=8)
     publisher = scene.client("publisher", "e1")
     broad = scene.client("broad", "e2", EPHEMERAL, "devices/+/temp")
@@ -35,13 +35,13 @@ def test_a1_a_delegation_moves_a_topic_although_no_shard_gets_a_new_owner() -> N
     scene.judge()
 
 
-def test_a2_a_partition_whose_primary_died_before_it_reported() -> None:
+def test_a2_partition_primary_dies_before_its_report() -> None:
     scene = Scene(routers=2, edges=2, storages=2, replicas=2, partitions=8)
     durable = scene.client("durable", "e2", None, "t/x", client_id=scene.name_on("s1", "d"))
     publisher = scene.client("publisher", "e1")
     former = scene.owner("t/x")
     heir = next(name for name in ("r1", "r2") if name != former)
-    scene.cut("s1", heir)  # what s1 would report to the new owner gets stuck
+    scene.cut("s1", heir)  # s1's report to the new owner gets stuck
     scene.decide(PlaceShards({scene.map.shard_for_topic("t/x"): heir}))
     publisher.publish("t/x", "meanwhile", 1)
     scene.run(0.5)
@@ -53,7 +53,7 @@ def test_a2_a_partition_whose_primary_died_before_it_reported() -> None:
     scene.judge()
 
 
-def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
+def test_a3_new_owner_of_a_filter_with_a_lost_invalidation() -> None:
     scene = Scene(routers=3, edges=2)
     routers = ("r1", "r2", "r3")
     follows = scene.cluster.edge("e1").core.lease.following
@@ -66,7 +66,7 @@ def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
     subscriber.subscribe(topic, 1)
     scene.run(0.2)
     assert not subscriber.subscribed
-    for router in (heir, follows):  # and so do the map, which voids what the former owner answered, and new answers
+    for router in (heir, follows):  # as do the map, which voids the former owner's answers, and new answers
         scene.network.jam(router, "e1")
     scene.decide(PlaceShards({scene.map.shard_for_topic(topic): heir}))
     scene.run(0.3)
@@ -80,7 +80,7 @@ def test_a3_new_owner_told_of_a_filter_whose_invalidation_was_lost() -> None:
     scene.judge()
 
 
-def test_a4a_a_filter_that_stands_for_nobody_yet() -> None:
+def test_a4a_filter_with_a_pending_first_registration() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, "t/x", "before")
@@ -100,7 +100,7 @@ def test_a4a_a_filter_that_stands_for_nobody_yet() -> None:
     scene.judge()
 
 
-def test_a4b_a_subscription_whose_route_died_with_the_primary() -> None:
+def test_a4b_subscription_whose_route_was_lost_with_the_primary() -> None:
     scene = Scene(routers=3, edges=2)
     leader = scene.leader()
     owner = next(name for name in ("r1", "r2", "r3") if name != leader)
@@ -124,7 +124,7 @@ def test_a4b_a_subscription_whose_route_died_with_the_primary() -> None:
     scene.judge()
 
 
-def test_a5_a_shard_owner_restarts_inside_its_lease() -> None:
+def test_a5_shard_owner_restarts_within_its_lease() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     old = scene.client("old", "e2", EPHEMERAL, "t/x")
@@ -142,14 +142,14 @@ def test_a5_a_shard_owner_restarts_inside_its_lease() -> None:
     scene.judge()
 
 
-def test_a6_shards_go_there_and_back() -> None:
+def test_a6_shards_move_away_and_back() -> None:
     scene = Scene(routers=3, edges=3)
     publisher = scene.client("publisher", "e1")
     subscriber = scene.client("subscriber", "e2", EPHEMERAL)
     for number in range(3):
         owner = scene.map.shards[scene.map.shard_for_topic("t/x")].owner
         scene.network.jam("e1", owner)
-        assert publisher.publish(f"t/x{number}", f"asked-{number}", 1)  # the question waits on the way to this owner
+        assert publisher.publish(f"t/x{number}", f"asked-{number}", 1)  # the request waits on the way to this owner
         scene.kill(owner)
         scene.subscribe(subscriber, f"t/x{number}", 1, 20.0)
         scene.start(owner)
@@ -162,7 +162,7 @@ def test_a6_shards_go_there_and_back() -> None:
     scene.judge()
 
 
-def test_a6_a_sender_that_has_not_heard_of_the_new_owner() -> None:
+def test_a6_sender_without_the_new_owner_in_its_map() -> None:
     scene = Scene(routers=3, edges=2)
     routers = ("r1", "r2", "r3")
     follows = scene.cluster.edge("e2").core.lease.following
@@ -176,7 +176,7 @@ def test_a6_a_sender_that_has_not_heard_of_the_new_owner() -> None:
         scene.network.jam(other, "e2")  # e2 stays at the old map
     scene.decide(PlaceShards({scene.map.shard_for_topic(topic): others[0]}))
     scene.run(0.2)
-    subscriber.subscribe(topic, 1)  # its edge asks the former owner
+    subscriber.subscribe(topic, 1)  # its edge sends to the former owner
     scene.run(0.2)
     publisher.publish(topic, "meanwhile", 1)
     scene.run(0.2)
@@ -189,13 +189,13 @@ def test_a6_a_sender_that_has_not_heard_of_the_new_owner() -> None:
 
 
 @pytest.mark.parametrize("after_ms", range(0, 30, 6))
-def test_a7_an_invalidation_and_an_answer_cross(after_ms: int) -> None:
+def test_a7_invalidation_and_answer_cross(after_ms: int) -> None:
     scene = Scene(edges=2, delay_s=0.005, jitter_s=0.001)
     publisher = scene.client("publisher", "e1")
     subscriber = scene.client("subscriber", "e2", EPHEMERAL)
     subscriber.subscribe("t/x", 1)
     scene.run(after_ms / 1000)
-    publisher.publish("t/x", "overlap", 1)  # its question meets AddRoutes at the owner
+    publisher.publish("t/x", "overlap", 1)  # its request meets AddRoutes at the owner
     scene.network.break_between("e1", "r1")
     scene.until(lambda: subscriber.subscribed and not publisher.publishing)
     scene.publish(publisher, "t/x", "after")
@@ -203,8 +203,8 @@ def test_a7_an_invalidation_and_an_answer_cross(after_ms: int) -> None:
     scene.judge()
 
 
-def test_a7_an_invalidation_overtakes_the_answer() -> None:
-    """Links keep their order; an edge that handles orders before answers, or a second link, would not."""
+def test_a7_invalidation_overtakes_the_answer() -> None:
+    """Links keep their order; an edge that processed invalidations before answers would not."""
     take_sends = RouteShard.take_sends
 
     def orders_first(shard: RouteShard) -> list[tuple[str, Control]]:
@@ -221,7 +221,7 @@ def test_a7_an_invalidation_overtakes_the_answer() -> None:
         scene.run(0.05)
         subscriber.subscribe("t/x", 1)
         scene.run(0.05)
-        router.resume()  # question and AddRoutes in one turn
+        router.resume()  # request and AddRoutes in one iteration
         scene.until(lambda: subscriber.subscribed and not publisher.publishing)
         scene.publish(publisher, "t/x", "after")
         scene.until(lambda: "after" in subscriber.received)
@@ -229,8 +229,8 @@ def test_a7_an_invalidation_overtakes_the_answer() -> None:
 
 
 @pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 5, 8, 20])
-def test_a7_a_filter_comes_while_topics_are_asked_for_ahead(after_ms: int) -> None:
-    """R4 for a Route that was cached before its packet was parsed: what is sent behind SUBACK is delivered."""
+def test_a7_filter_arrives_while_topics_are_resolved_ahead(after_ms: int) -> None:
+    """R4 for a route that was cached before its packet was parsed: messages after SUBACK are delivered."""
     scene = Scene(edges=2)
     burst = RawClient(scene.cluster, "burst", 4)
     publisher = scene.client("publisher", "e1")
@@ -248,8 +248,8 @@ def test_a7_a_filter_comes_while_topics_are_asked_for_ahead(after_ms: int) -> No
     assert scene.cluster.edge("e1").core.hot.counters()["read_ahead_bytes"] == 0
 
 
-def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
-    scene = Scene(routers=3, edges=3, shards=8, lease_s=8.0)  # long, so that there is time to act within it
+def test_a8_edge_joins_through_a_lagging_router() -> None:
+    scene = Scene(routers=3, edges=3, shards=8, lease_s=8.0)  # a long one, to allow actions within it
     leader, follows = scene.leader(), scene.cluster.edge("e2").core.lease.following
     lagging = next(name for name in ("r1", "r2", "r3") if name not in (leader, follows))
     others = [name for name in ("r1", "r2", "r3") if name != lagging]
@@ -258,9 +258,9 @@ def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
     scene.until(lambda: scene.is_dead("e3"), 20.0)
     scene.isolate(lagging, others)  # it keeps its lease for a while, and a map in which it owns the topic
     scene.isolate("e3", others)
-    scene.start("e3")  # it follows the map of the only router that it reaches
+    scene.start("e3")  # it follows the map of the only reachable router
     scene.until(lambda: scene.owner(topic) != lagging)
-    scene.rejoin("e3", others)  # what it sends to the leader arrives: registered, with a lease
+    scene.rejoin("e3", others)  # its messages to the leader arrive: registered, with a lease
     scene.until(lambda: scene.map.is_alive("e3", scene.cluster.nodes["e3"].incarnation))
     late = scene.cluster.client("late", EPHEMERAL)
     for _ in range(20):
@@ -281,7 +281,7 @@ def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
     scene.judge()
 
 
-def test_a8_an_edge_begins_a_new_incarnation_that_the_shard_owner_hears_of_late() -> None:
+def test_a8_shard_owner_learns_an_edges_new_incarnation_late() -> None:
     scene = Scene(routers=3, edges=2)
     leader = scene.leader()
     owner = next(name for name in ("r1", "r2", "r3") if name != leader)
@@ -309,8 +309,8 @@ def test_a8_an_edge_begins_a_new_incarnation_that_the_shard_owner_hears_of_late(
     scene.judge()
 
 
-def test_a6_an_answer_to_a_question_of_the_edges_former_incarnation() -> None:
-    """The owner waited for a report with it, and has not heard of the next incarnation, whose numbers begin anew."""
+def test_a6_answer_to_a_request_of_the_edges_former_incarnation() -> None:
+    """The owner's answer waited for a report; it does not know the next incarnation, whose numbers restart."""
     scene = Scene(routers=3, edges=3)
     busy = (scene.leader(), scene.cluster.storage("s1").core.lease.following)
     owners = {placement.owner for placement in scene.map.shards}
@@ -344,7 +344,7 @@ def test_a6_an_answer_to_a_question_of_the_edges_former_incarnation() -> None:
     scene.judge()
 
 
-def test_a9_an_unsubscribe_that_was_not_committed() -> None:
+def test_a9_unsubscribe_that_was_not_committed() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     subscriber = scene.client("subscriber", "e2", None, "t/x")
@@ -353,9 +353,9 @@ def test_a9_an_unsubscribe_that_was_not_committed() -> None:
     subscriber.unsubscribe("t/x")
     scene.run(0.3)
     subscriber.drop()  # it has no UNSUBACK
-    storage.disk.unsynced.clear()  # and nothing of it survives
+    storage.disk.unsynced.clear()  # the operation is lost
     scene.kill("s1", power=True)
-    scene.kill("e2")  # nor does anybody ask again
+    scene.kill("e2")  # no client repeats it
     storage.slow_s = 0.0
     publisher.publish("t/x", "meanwhile", 1)
     scene.run(0.3)
@@ -368,7 +368,7 @@ def test_a9_an_unsubscribe_that_was_not_committed() -> None:
 
 
 @pytest.mark.parametrize("after_ms", range(0, 40, 10))
-def test_a10_a_retained_publish_between_the_live_path_and_the_read(after_ms: int) -> None:
+def test_a10_retained_publish_between_the_live_path_and_the_read(after_ms: int) -> None:
     scene = Scene(edges=2, delay_s=0.002)
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, "t/x", "old", retain=True)
@@ -382,7 +382,7 @@ def test_a10_a_retained_publish_between_the_live_path_and_the_read(after_ms: int
     assert "new" in subscriber.received, "neither live nor retained"
 
 
-def test_a10_a_retained_publish_on_its_way_to_its_partition() -> None:
+def test_a10_retained_publish_in_flight_to_its_partition() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     scene.publish(publisher, "t/x", "old", retain=True)
@@ -398,7 +398,7 @@ def test_a10_a_retained_publish_on_its_way_to_its_partition() -> None:
     assert "new" in subscriber.received, "neither live nor retained"
 
 
-def test_a3_new_owner_told_of_a_filter_while_a_retained_publish_is_on_its_way() -> None:
+def test_a3_new_owner_of_a_filter_with_a_retained_publish_in_flight() -> None:
     scene = Scene(routers=3, edges=2)
     follows = scene.cluster.edge("e2").core.lease.following
     owner, heir = (name for name in ("r1", "r2", "r3") if name != follows)

@@ -1,4 +1,4 @@
-"""``--jobs``: several processes give the results, the order, the words and the exit code of one."""
+"""``--jobs``: several processes give the results, order, output and exit code of one."""
 
 import re
 import sys
@@ -17,10 +17,10 @@ SHORT = Options(seconds=0.5, works=("queue",))
 FAILING = replace(SHORT, real_time_max_s=0.0)  # ended by its watchdog after the first few thousand events
 
 
-def test_two_processes_give_and_say_what_one_does(
+def test_two_processes_give_the_output_of_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first seed fails in its process: it is reported in its turn, counted, and decides the exit code."""
+    """The first seed fails in its process: it is reported in order, counted, and sets the exit code."""
     done: list[tuple[object, ...]] = []
 
     def short(plans: Iterator[tuple[int, Options]], jobs: int) -> Iterator[tuple[Options, Result]]:
@@ -41,7 +41,7 @@ def test_two_processes_give_and_say_what_one_does(
     assert [run[1] for run in done] == [100, 101, 100, 101] and done[:2] == done[2:]
 
 
-def test_few_seeds_go_on_while_a_result_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_seeds_run_ahead_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
     class Pool:

@@ -1,8 +1,8 @@
 """One table of exchanges, played with an ephemeral and with a stored session: both get the same answers.
 
-The answers of an ephemeral session are decided by its edge, those of a stored one by its edge and its partition. A case
-is a script of what a client writes, and what each step is answered with. Where the specification allows two answers and
-the sessions give different ones, ``LEGAL`` has the other one, with its reason.
+An ephemeral session is answered by its edge, a stored one by its edge and its partition. A case is a script of a
+client's packets, with the answers to each step. Where the specification allows two answers and the sessions differ,
+``LEGAL`` has the other one, with its reason.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Script = Callable[["Pair"], list[list[str]]]
 
 
 class Pair:
-    """The client whose session is tested, and another one that publishes to it and receives what it publishes."""
+    """The client with the tested session, and a peer that publishes to it and receives its messages."""
 
     def __init__(self, cluster: Cluster, name: str, version: int, *, stored: bool, properties: bytes = b"") -> None:
         self.version = version
@@ -40,7 +40,7 @@ class Pair:
         return self.client.say(*packets)
 
     def deliver(self, qos: int, payload: bytes = b"m", properties: bytes = b"") -> list[str]:
-        """Have the other one publish to the client; return what the client gets."""
+        """Let the peer publish to the client; return the client's packets."""
         self._numbers += 1
         packet = publish(self.topic + b"/down", payload, qos, self._numbers, 5, properties)
         if qos == 2:
@@ -53,11 +53,11 @@ class Pair:
         return self.say(ack(kind, self.client.identifier, code if self.version == 5 else None))
 
     def got(self) -> list[str]:
-        """Return what the other one received of the client."""
+        """Return the messages of the client that the peer received."""
         return [text for text in self.other.say() if text.startswith("PUBLISH")]
 
 
-# --- what the client publishes
+# --- messages that the client publishes
 
 
 def qos_1_twice(pair: Pair) -> list[list[str]]:
@@ -131,7 +131,7 @@ def publish_with_identifier_0(pair: Pair) -> list[list[str]]:
     return [pair.say(pair.publish(2, identifier=0))]
 
 
-# --- what the client receives
+# --- messages that the client receives
 
 
 def delivered(qos: int, *kinds: int, code: int | None = None) -> Script:
@@ -150,7 +150,7 @@ def delivered(qos: int, *kinds: int, code: int | None = None) -> Script:
 
 
 def unknown(kind: int, code: int | None = None) -> Script:
-    """Return a script: an acknowledgement of nothing, before and after the client was sent anything."""
+    """Return a script: an acknowledgement without a message, before and after the client received one."""
 
     def script(pair: Pair) -> list[list[str]]:
         packet = ack(kind, 900, code if pair.version == 5 else None)
@@ -179,7 +179,7 @@ def too_large(pair: Pair) -> list[list[str]]:
 
 
 def expired_while_it_waits(pair: Pair) -> list[list[str]]:
-    """Behind the window for longer than it lasts; what was sent in time stays open (MQTT 5.0 section 4.4)."""
+    """Behind the window for longer than its expiry; messages sent in time stay open (MQTT 5.0 section 4.4)."""
     pair.client.subscribe(pair.topic + b"/down", 1)
     first = pair.deliver(1, b"a", EXPIRY_2_S) + pair.deliver(1, b"b", EXPIRY_2_S) + pair.deliver(1, b"c")
     pair.client.wait(3.0)
@@ -287,8 +287,8 @@ PROPERTIES = {
     "Receive Maximum 1": ONE,
     "expired behind Receive Maximum 1": ONE,
 }
-# A stored session releases an identifier in its partition, behind a commit; a PUBREL that comes meanwhile is one of a
-# client that waits for PUBCOMP, and no mismatch (MQTT 5.0 section 3.7.2.1).
+# A stored session releases an identifier in its partition after a commit. A PUBREL that arrives meanwhile comes from
+# a client that waits for PUBCOMP, and is no mismatch (MQTT 5.0 section 3.7.2.1).
 LEGAL: dict[tuple[str, bool], list[list[str]]] = {
     ("PUBREL again at once", False): [["PUBREC"], ["PUBCOMP", "PUBCOMP" + NOT_FOUND]],
     ("PUBREL again at once", True): [["PUBREC"], ["PUBCOMP", "PUBCOMP"]],
@@ -304,7 +304,7 @@ def cluster() -> Cluster:
 
 
 def in_version(steps: list[list[str]], version: int) -> list[list[str]]:
-    """Return the answers without what MQTT 3.1.1 cannot say."""
+    """Return the answers without the parts that MQTT 3.1.1 lacks."""
     if version == 5:
         return steps
     return [[text.split(" 0x")[0] for text in step if not text.startswith("DISCONNECT")] for step in steps]
@@ -321,15 +321,15 @@ def test_both_kinds_of_session_answer_alike(cluster: Cluster, version: int, name
 
 @pytest.mark.parametrize("stored", [False, True], ids=["ephemeral", "stored"])
 @pytest.mark.parametrize("version", [4, 5])
-def test_release_that_comes_twice_at_once(cluster: Cluster, version: int, stored: bool) -> None:
+def test_release_repeated_at_once(cluster: Cluster, version: int, stored: bool) -> None:
     pair = Pair(cluster, f"legal-{version}-{int(stored)}", version, stored=stored)
     assert release_twice_at_once(pair) == in_version(LEGAL["PUBREL again at once", stored], version)
 
 
 @pytest.mark.parametrize("edge", ["e1", "e2"])
 @pytest.mark.parametrize("version", [4, 5])
-def test_stored_session_goes_on_at_either_edge(cluster: Cluster, version: int, edge: str) -> None:
-    """What came on an earlier connection: answered by PUBREC and not delivered again; released without an error."""
+def test_stored_session_resumes_at_either_edge(cluster: Cluster, version: int, edge: str) -> None:
+    """A message of an earlier connection is answered by PUBREC, not delivered again, and released without an error."""
     pair = Pair(cluster, f"resumed-{version}-{edge}", version, stored=True)
     assert pair.say(pair.publish(2)) == ["PUBREC"]
     pair.client.drop()

@@ -1,6 +1,6 @@
 """Schedules that break naive storage, QoS 2, takeover and wills, played by whole clusters; named after their schedules.
 
-S2, S4, S7, S8, S12 are replication's own and stand in tests/storage; C2 plays S9, C1 plays S16.
+S2, S4, S7, S8, S12 concern replication alone and are in tests/storage; C2 plays S9, C1 plays S16.
 """
 
 from dataclasses import replace
@@ -14,17 +14,16 @@ from tests.simulation.sim_client import ClientOptions
 WITH_WILL = replace(ClientOptions(), will_topic="will/x", will_payload="will-1", will_qos=1)
 
 
-def test_s1_a_repeat_is_not_answered_before_its_first_copy_is_committed() -> None:
-    """NIST: protect."""
+def test_s1_repeat_is_not_answered_before_its_first_copy_is_committed() -> None:
     scene = Scene(edges=2, storages=3, replicas=3, min_in_sync=2, partitions=8)
     name = scene.name_on("s1", "q")
     publisher = scene.client("publisher", "e1", EPHEMERAL)
     subscriber = scene.client("subscriber", "e2", None, "t/x", client_id=name)
     subscriber.drop()
-    scene.isolate("s1", ("s2", "s3"))  # nobody else gets the operation
+    scene.isolate("s1", ("s2", "s3"))  # no other node gets the operation
     publisher.publish("t/x", "m", 1)
     scene.run(0.05)
-    scene.network.break_between("e1", "s1")  # the frame goes again
+    scene.network.break_between("e1", "s1")  # the frame is sent again
     scene.run(0.3)
     assert publisher.publishing, "acknowledged though no other replica has it"
     scene.kill("s1", power=True)
@@ -36,7 +35,7 @@ def test_s1_a_repeat_is_not_answered_before_its_first_copy_is_committed() -> Non
 
 
 @pytest.mark.parametrize("wipe", [False, True])
-def test_s3_a_primary_restarts_inside_its_lease(wipe: bool) -> None:
+def test_s3_primary_restarts_within_its_lease(wipe: bool) -> None:
     scene = Scene(edges=2, storages=3, replicas=3, min_in_sync=2, partitions=1)
     primary = scene.map.partitions[0].primary
     publisher = scene.client("publisher", "e1")
@@ -58,7 +57,7 @@ def test_s3_a_primary_restarts_inside_its_lease(wipe: bool) -> None:
     scene.judge()
 
 
-def test_s5_a_failing_pubrec_frees_the_identifier() -> None:
+def test_s5_failing_pubrec_frees_the_identifier() -> None:
     scene = Scene(edges=2, partition=replace(PartitionSettings(), queue_messages_max=2, queue_full="refuse"))
     publisher = scene.client("publisher", "e1")
     subscriber = scene.client("subscriber", "e2", None, "t/x")
@@ -77,7 +76,7 @@ def test_s5_a_failing_pubrec_frees_the_identifier() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 4])
-def test_s5_what_one_queue_took_and_another_refused_comes_again_as_the_same_message(version: int) -> None:
+def test_s5_partly_accepted_message_is_repeated_with_the_same_origin(version: int) -> None:
     scene = Scene(
         edges=2,
         storages=2,
@@ -106,7 +105,7 @@ def test_s5_what_one_queue_took_and_another_refused_comes_again_as_the_same_mess
     scene.judge()
 
 
-def test_s8a_a_subscription_survives_the_primary_and_so_does_its_route() -> None:
+def test_s8a_subscription_and_its_route_survive_the_primary() -> None:
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
     primary = scene.map.partitions[0].primary
     publisher = scene.client("publisher", "e1", EPHEMERAL)
@@ -123,7 +122,7 @@ def test_s8a_a_subscription_survives_the_primary_and_so_does_its_route() -> None
     scene.judge()
 
 
-def test_s8b_time_that_nobody_served_is_no_absence() -> None:
+def test_s8b_time_without_a_primary_does_not_count_as_absence() -> None:
     scene = Scene(edges=2)
     watcher = scene.client("watcher", "e2", None, "will/#")
     publisher = scene.client("publisher", "e2")
@@ -142,7 +141,7 @@ def test_s8b_time_that_nobody_served_is_no_absence() -> None:
     assert not watcher.received, "the will fired though the client came back in time"
 
 
-def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
+def test_s10_pubrel_is_sent_after_pubrec_is_committed() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     subscriber = scene.client("subscriber", "e1", None, "t/x")
@@ -162,7 +161,7 @@ def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
 
 
 @pytest.mark.parametrize("after_ms", range(0, 12, 4))
-def test_s11_what_an_open_answers_is_committed(after_ms: int) -> None:
+def test_s11_answers_of_an_open_are_committed(after_ms: int) -> None:
     scene = Scene(edges=2, storages=3, replicas=3, min_in_sync=2, partitions=1)
     primary = scene.map.partitions[0].primary
     publisher = scene.client("publisher", "e1", EPHEMERAL)
@@ -181,7 +180,7 @@ def test_s11_what_an_open_answers_is_committed(after_ms: int) -> None:
     scene.judge()
 
 
-def test_s13_a_picked_edge_dies() -> None:
+def test_s13_picked_edge_dies() -> None:
     scene = Scene(edges=3)
     publisher = scene.client("publisher", "e1")
     scene.client("durable", "e3", None, "$share/g/t/x")
@@ -199,15 +198,15 @@ def test_s13_a_picked_edge_dies() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_s13_a_repeat_goes_to_the_member_that_was_picked(late: bool) -> None:
-    """Whether the pick's partition has answered, or the first copy is still on its way to it."""
+def test_s13_repeat_goes_to_the_picked_member(late: bool) -> None:
+    """After the pick's partition has answered, or while the first copy is in flight to it."""
     scene = Scene(edges=2, storages=3, replicas=3, partitions=8)
     publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
     members = [
         scene.client(f"of-{storage}", "e2", None, "$share/g/t/x", client_id=scene.name_on(storage, f"m{storage}"))
         for storage in ("s2", "s3")
     ]
-    scene.publish(publisher, "t/x", "warm", 2)  # whose turn it is differs between the edges from here on
+    scene.publish(publisher, "t/x", "warm", 2)  # from here on the edges differ in their next pick
     scene.run(0.1)
     first = next(member for member in members if not member.received)
     if late:
@@ -230,7 +229,7 @@ def test_s13_a_repeat_goes_to_the_member_that_was_picked(late: bool) -> None:
     scene.judge()
 
 
-def test_s13_a_partition_without_a_member_is_replaced() -> None:
+def test_s13_partition_without_a_member_is_replaced() -> None:
     scene = Scene(edges=2, storages=3, replicas=3, partitions=8)
     publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
     members = [
@@ -241,7 +240,7 @@ def test_s13_a_partition_without_a_member_is_replaced() -> None:
     scene.run(0.1)
     leaver = next(member for member in members if not member.received)
     stayer = next(member for member in members if member is not leaver)
-    scene.network.jam("e1", leaver.process[3:])  # the pick is recorded and on its way
+    scene.network.jam("e1", leaver.process[3:])  # the pick is recorded and in flight
     publisher.publish("t/x", "m", 2)
     scene.run(0.1)
     leaver.unsubscribe("$share/g/t/x")
@@ -252,7 +251,7 @@ def test_s13_a_partition_without_a_member_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_s15_the_old_edges_publishes_arrive_late(qos: int) -> None:
+def test_s15_old_edges_publishes_arrive_late(qos: int) -> None:
     scene = Scene(edges=2, storages=2, replicas=2, partitions=8)
     topic = scene.name_on("s2", "t")
     publisher = scene.client(
@@ -275,7 +274,7 @@ def test_s15_the_old_edges_publishes_arrive_late(qos: int) -> None:
     scene.judge()
 
 
-def test_s15_the_old_edges_retained_message_does_not_reach_the_next_primary() -> None:
+def test_s15_old_edges_retained_message_does_not_reach_the_next_primary() -> None:
     scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=8)
     topic = scene.name_on("s2", "t")
     publisher = scene.client("publisher", "e1", client_id=scene.name_on("s1", "p"))
@@ -296,7 +295,7 @@ def test_s15_the_old_edges_retained_message_does_not_reach_the_next_primary() ->
     scene.judge()
 
 
-def test_s17_owner_epochs_do_not_start_again() -> None:
+def test_s17_owner_epochs_do_not_restart() -> None:
     scene = Scene(edges=2)
     one = scene.client("one", "e1", EPHEMERAL, client_id="same")
     scene.kill("s1")
@@ -309,21 +308,21 @@ def test_s17_owner_epochs_do_not_start_again() -> None:
     assert other.connected
 
 
-def test_s18_the_request_to_close_cannot_reach_the_old_edge() -> None:
+def test_s18_close_request_cannot_reach_the_old_edge() -> None:
     scene = Scene(edges=2)
     one = scene.client("one", "e1", None, client_id="same")
     scene.cut("s1", "e1")
     other = scene.cluster.client("other", None, "same")
     scene.connect(other, "e2", 10.0)
-    scene.until(lambda: not one.connected, 3.0)  # by a router: nobody's lease has ended yet
+    scene.until(lambda: not one.connected, 3.0)  # by a router: no lease has ended yet
     assert other.connected
 
 
-def test_s19a_a_takeover_does_not_lose_the_will() -> None:
+def test_s19a_takeover_does_not_lose_the_will() -> None:
     scene = Scene(edges=2)
     watcher = scene.client("watcher", "e2", None, "will/#")
     client = scene.client("client", "e1", WITH_WILL)
-    scene.cut("client", "e1")  # its connection breaks, and e1 does not hear of it
+    scene.cut("client", "e1")  # its connection breaks, unknown to e1
     client.drop()
     scene.connect(client, "e2", 10.0, replace(WITH_WILL, will_payload="will-2"))
     scene.until(lambda: watcher.received == ["will-1"])
@@ -333,7 +332,7 @@ def test_s19a_a_takeover_does_not_lose_the_will() -> None:
     scene.judge()
 
 
-def test_s19b_a_takeover_does_not_fire_a_cancelled_will() -> None:
+def test_s19b_takeover_does_not_fire_a_cancelled_will() -> None:
     scene = Scene(edges=2)
     watcher = scene.client("watcher", "e2", None, "will/#")
     client = scene.client("client", "e1", WITH_WILL)
@@ -347,7 +346,7 @@ def test_s19b_a_takeover_does_not_fire_a_cancelled_will() -> None:
 
 
 @pytest.mark.parametrize("victim", ["s1", "e1", "e2", "both"])
-def test_s19c_a_will_is_handed_on(victim: str) -> None:
+def test_s19c_will_is_handed_on(victim: str) -> None:
     scene = Scene(edges=3)
     watcher = scene.client("watcher", "e3", None, "will/#")
     live = scene.client("live", "e3", EPHEMERAL, "will/#", qos=1)
@@ -364,7 +363,7 @@ def test_s19c_a_will_is_handed_on(victim: str) -> None:
     assert live.received == ["will-1"]
 
 
-def test_s19f_the_will_of_an_ephemeral_client_survives_its_edge_and_storage() -> None:
+def test_s19f_will_of_an_ephemeral_client_survives_its_edge_and_storage() -> None:
     scene = Scene(edges=2)
     watcher = scene.client("watcher", "e2", None, "will/#")
     scene.client("client", "e1", replace(WITH_WILL, clean_start=True, session_expiry_interval_s=0))
@@ -377,8 +376,8 @@ def test_s19f_the_will_of_an_ephemeral_client_survives_its_edge_and_storage() ->
     assert watcher.received == ["will-1"]
 
 
-def test_s19_a_report_that_waits_keeps_the_will_silent() -> None:
-    """Found by seed 23: an edge whose report of DISCONNECT 0x00 waited for the primary claimed nothing any more."""
+def test_s19_pending_report_keeps_the_will_silent() -> None:
+    """Regression (seed 23): an edge with a pending report of DISCONNECT 0x00 for the primary claimed nothing."""
     scene = Scene(edges=2)
     watcher = scene.client("watcher", "e2", None, "will/#")
     client = scene.client("client", "e1", WITH_WILL)
@@ -391,12 +390,12 @@ def test_s19_a_report_that_waits_keeps_the_will_silent() -> None:
     assert not watcher.received
 
 
-def test_s20_the_primary_dies_with_a_subscribers_acknowledgements() -> None:
+def test_s20_primary_dies_with_a_subscribers_acknowledgements() -> None:
     scene = Scene(edges=2)
     publisher = scene.client("publisher", "e1")
     options = replace(ClientOptions(), receive_maximum=4)
     subscriber = scene.client("subscriber", "e2", options, "t/x")
-    scene.network.jam("e2", "s1")  # what it acknowledges stays on the way
+    scene.network.jam("e2", "s1")  # its acknowledgements stay in flight
     for number in range(12):
         publisher.publish("t/x", f"m{number}", 1 + number % 2)
     scene.until(lambda: len(subscriber.received) >= 4)
@@ -415,7 +414,7 @@ def test_s21_two_live_nodes_that_cannot_reach_each_other() -> None:
     scene.client("subscriber", "e2", None, "t/x", client_id=scene.name_on("s2", "q"))
     scene.cut("e1", "s2")
     publisher.publish("t/x", "m", 1)
-    scene.until(lambda: not publisher.connected, 20.0)  # told to go elsewhere: the edge is the end that matters less
+    scene.until(lambda: not publisher.connected, 20.0)  # its edge, the less important end, loses its lease
     assert scene.map.partitions[0].epoch == 1, "a storage node lost its lease too"
     scene.connect(publisher, "e2")
     scene.until(lambda: not publisher.publishing)
@@ -423,7 +422,7 @@ def test_s21_two_live_nodes_that_cannot_reach_each_other() -> None:
     scene.until(lambda: scene.cluster.nodes["e1"].listens(2), 20.0)
 
 
-def test_s23_sessions_end_and_their_numbers_do_not_come_back() -> None:
+def test_s23_numbers_of_ended_sessions_are_not_reused() -> None:
     scene = Scene(edges=2)
     subscriber = scene.client("subscriber", "e2", None, "t/x")
     publisher = scene.client("publisher", "e1")

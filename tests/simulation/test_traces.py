@@ -1,4 +1,4 @@
-"""``--traces`` and ``--compare``: what a line holds, which difference is named, and that a trace needs no luck."""
+"""``--traces`` and ``--compare``: content of a line, report of a difference, and determinism."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.simulation.traces import TracesUnreadable, compare_traces, read_trace
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Traces of two short seeds, made by two other processes with hash seeds of their own."""
+    """Traces of two short seeds, made by two other processes with different hash seeds."""
     path = tmp_path_factory.mktemp("traces") / "traces"
     options = "--seeds 2 --seed 3 --seconds 1 --mode safety -j 2"
     subprocess.run(
@@ -25,7 +25,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_traces_do_not_depend_on_process_hash_seed_or_company(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traces_are_independent_of_process_and_hash_seed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = read_traces(file)
     assert [trace.seed for trace in known] == [3, 4]
     assert known[0].flags == "stops" and known[0].events > 100 and known[0].verdict == "clean"
@@ -34,7 +34,7 @@ def test_traces_do_not_depend_on_process_hash_seed_or_company(file: Path, capsys
 
 
 @pytest.mark.parametrize(("field", "value"), [("digest", "00000000"), ("events", 7), ("verdict", "failed:1")])
-def test_the_first_difference_is_named(
+def test_first_difference_is_named(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], field: str, value: object
 ) -> None:
     known = read_traces(file)
@@ -45,13 +45,13 @@ def test_the_first_difference_is_named(
     assert "seed 4 (safety" in said and f"  {field}: {value} before" in said and "1 of 2 seeds were equal" in said
 
 
-def test_what_a_disk_is_given_stands_in_the_trace(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_includes_disk_writes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that differs only on the disk is a difference."""
     monkeypatch.setattr("tests.simulation.model_store._bytes_of", lambda records: b"other" * len(records))
     assert compare_traces(file, read_traces(file)[1:], 1) == 1
 
 
-def test_a_line_that_is_no_trace_is_refused_with_its_number(tmp_path: Path) -> None:
+def test_invalid_trace_line_is_refused_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "traces"
     path.write_text("# seed mode\n1 safety\n")
     with pytest.raises(TracesUnreadable, match="line 2 is no trace"):

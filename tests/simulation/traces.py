@@ -1,11 +1,11 @@
-"""Traces of seeds in a file: ``--traces FILE`` writes one line a seed, ``--compare FILE`` runs them again and compares.
+"""Traces of seeds in a file: ``--traces FILE`` writes one line per seed, ``--compare FILE`` reruns and compares them.
 
-A line holds the seed, its options, and what two trees share that do the same: the scheduler's digest (each byte on each
-stream, when it was sent and when it arrived, and each byte that was given to a disk), the number of events, the end
-time, the digest of the clients' history and the verdict. Names of classes, modules and files are in none of them.
+A line holds the seed, its options, and values that are equal in trees of equal behaviour: the scheduler's digest (each
+byte on each stream, with its sending and arrival time, and each byte written to a disk), the number of events, the end
+time, the digest of the clients' history and the verdict. None depends on names of classes, modules or files.
 
-The seeds of one file hold every kind: two of three are in safety mode and one in liveness mode, every other one (by a
-draw of its own) has faults of hardware, every fourth also SIGTERM, every eighth also clients above Receive Maximum.
+The seeds of one file cover every kind: two of three are in safety mode and one in liveness mode, every other one (drawn
+separately) has faults of hardware, every fourth also SIGTERM, every eighth also clients above Receive Maximum.
 """
 
 import logging
@@ -21,13 +21,13 @@ from tests.simulation.simulation import FLAGS, Mode, Options, run_seed
 
 __all__ = ["Trace", "TracesUnreadable", "compare_traces", "read_traces", "run_traces", "write_traces"]
 
-REAL_TIME_MAX_S = 600.0  # of one seed, processor time: a busy machine must not decide a trace
+REAL_TIME_MAX_S = 600.0  # of one seed, processor time, so that a busy machine does not affect a trace
 REPORT_EVERY = 25
 HEADING = "# seed mode seconds flags digest events end_s history verdict"
 
 
 class TracesUnreadable(ValueError):
-    """A line of the file is no trace."""
+    """A line of the file is not a trace."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Trace:
     seed: int
     mode: str
     seconds: float
-    flags: str  # of FLAGS with a comma between, or "-"
+    flags: str  # names of FLAGS separated by commas, or "-"
     digest: str = ""
     events: int = 0
     end_s: str = ""
@@ -45,18 +45,18 @@ class Trace:
     verdict: str = ""
 
     def line(self) -> str:
-        """Return it as it stands in a file."""
+        """Return the line of the file."""
         return " ".join(str(getattr(self, each.name)) for each in fields(self))
 
     def options(self) -> Options:
-        """Return what the seed is run with."""
+        """Return the options of the seed."""
         flags = {name: True for name in FLAGS if name in self.flags.split(",")}
         mode: Mode = "liveness" if self.mode == "liveness" else "safety"
         return Options(mode=mode, seconds=self.seconds, real_time_max_s=REAL_TIME_MAX_S, **flags)  # type: ignore[arg-type]
 
 
 def plan(seed: int, options: Options) -> Trace:
-    """Return the trace of a seed before it is run."""
+    """Return the trace of a seed without results."""
     return Trace(seed, options.mode, options.seconds, ",".join(name for name in FLAGS if getattr(options, name)) or "-")
 
 
@@ -64,7 +64,7 @@ def read_traces(path: Path) -> list[Trace]:
     """Return the traces of a file.
 
     Raises:
-        TracesUnreadable: A line is no trace.
+        TracesUnreadable: A line is not a trace.
     """
     traces = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -78,7 +78,7 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def run_traces(plans: Sequence[Trace], jobs: int) -> Iterator[Trace]:
-    """Run seeds in that many processes and yield their traces, in the order of the plans."""
+    """Run seeds in a number of processes and yield their traces, in the order of the plans."""
     if jobs <= 1:
         yield from map(_run, plans)
         return

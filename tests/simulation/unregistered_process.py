@@ -1,13 +1,13 @@
-"""A node with a valid certificate of its tier and nothing else: no Raft group and no map has it, or no longer.
+"""A node with a valid certificate of its tier but no membership: neither in a Raft group nor in a map, at least now.
 
-It sends well-formed messages of every type of the schema that its tier may send, with epochs, numbers and senders that
-it can find out, and now and then one that its tier may not send. Nothing of that may be carried out: what routers pass
-to their parts and what the other nodes send to it is judged by ``tests/simulation/hostile_watch.py``.
+It sends well-formed messages of every type that its tier may send, with epochs, numbers and senders that it can find
+out, and sometimes one that its tier may not send. None may be executed. ``tests/simulation/hostile_watch.py`` checks
+the messages that routers process and other nodes send to it.
 
-- A router is in the list of seeds of all nodes, as one is that left the group. Nodes dial it, and it serves those that
-  have a map; before its first map a node has nothing but its seeds to believe.
-- A storage node dials everybody.
-- An edge dials everybody too. In some lives it registers first, keeps no lease, and waits until all maps have its
+- A router is in all nodes' list of seeds, like one that left the group. Nodes dial it, and it serves those with a map;
+  before its first map a node can only trust its seeds.
+- A storage node dials all nodes.
+- An edge dials all nodes too. In some lives it registers first, keeps no lease, and waits until all maps have its
   incarnation as dead.
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["UnregisteredProcess"]
 
-FORBIDDEN = 0.02  # chance of a message that ends the link: of another tier, or in another node's name
+FORBIDDEN = 0.02  # probability of a message that ends the link: of another tier, or in another node's name
 INTRODUCTIONS = ((int(FrameKind.CONTROL), RegisterRequest), (int(FrameKind.CONTROL), Heartbeat))
-REGISTERING = 0.3  # chance that a life of an edge begins with a registration
+REGISTERING = 0.3  # probability that a life of an edge begins with a registration
 FRAMES_AT_ONCE = (1, 1, 2, 4)
 
 
@@ -42,7 +42,7 @@ class UnregisteredProcess(HostileNode):
     """One unregistered node.
 
     Attributes:
-        received: Frames of others that it did not earn: (sender, kind, payload).
+        received: Frames that it should not receive: (sender, kind, payload).
     """
 
     def __init__(self, world: World, cluster: "Cluster", rng: random.Random, tier: str) -> None:
@@ -60,14 +60,14 @@ class UnregisteredProcess(HostileNode):
         super().start(incarnation)
 
     def life_s(self) -> float:
-        """Return how long a life takes: with a registration until the lease is over, and a while longer."""
+        """Return the duration of a life: with a registration until after the end of its lease."""
         over_s = 4 * self._cluster.knobs.lease_s if self._registers else 0.0
         return over_s + self._draws.uniform(*LIFE_S)
 
     # -- links
 
     def accepted(self, end: Endpoint, port: int) -> None:
-        """Serve a node that has a map."""
+        """Serve a node with a map."""
         node = self._cluster.nodes.get(end.other.host)
         if node is None or not node.up or not self.map_of(node.node).nodes:
             end.close()
@@ -75,13 +75,13 @@ class UnregisteredProcess(HostileNode):
         super().accepted(end, port)
 
     def on_up(self, peer: PeerKey) -> None:
-        """A router is within reach: register."""
+        """Register at a reachable router."""
         if self._registers and peer.tier == TIER_ROUTER:
             entry = NodeEntry(self.node, self.tier, self.incarnation, self.address)
             self.table.send(peer.node, FrameKind.CONTROL, encode_control(RegisterRequest(1, entry)))
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        """Keep what comes, unless this incarnation is a member."""
+        """Store received frames, unless this incarnation is a member."""
         super().on_frame(peer, kind, payload)
         if not self._registers:
             self.received.append((peer, kind, payload))
@@ -92,13 +92,13 @@ class UnregisteredProcess(HostileNode):
         return node.core.machine.map if isinstance(node, RouterProcess) else node.core.map
 
     def is_registered_at(self, name: str) -> bool:
-        """Return whether a node may have this incarnation for a member."""
+        """Return whether a node may have this incarnation as a member."""
         return self.map_of(name).is_alive(self.node, self.incarnation)
 
     # -- what is sent
 
     def send_some(self, peer: PeerKey, cluster_map: ClusterMap) -> None:
-        """Send some messages of any type, as a live node of the tier would send them."""
+        """Send some messages of any type, as a live node of the tier would."""
         if self._registers and not self._is_dead_everywhere():
             return
         rng = self._draws
@@ -115,7 +115,7 @@ class UnregisteredProcess(HostileNode):
             self.table.send(peer.node, *frame)
 
     def _ends_link(self, sender: PeerKey, peer: PeerKey, kind: int, payload: bytes) -> bool:
-        """Return whether a message is in the name of another, or registers this node, which would be its right."""
+        """Return whether a message is in another's name, or registers this node, which is permitted."""
         if kind == FrameKind.CONTROLS:
             (message,) = decode_controls(payload)
         elif kind == FrameKind.CONTROL:
@@ -132,11 +132,11 @@ class UnregisteredProcess(HostileNode):
             if entry is not None and entry.incarnation == self.incarnation:
                 incarnations.append(entry.alive)
             elif isinstance(node, RouterProcess) and node.up:
-                return False  # its map is of before
+                return False  # its map is older
         return bool(incarnations) and not any(incarnations)
 
     def _known(self, name: str) -> dict[str, list[Any]]:
-        """Return what a node has asked and awaits, by the name of the answer's field."""
+        """Return a node's open requests, by the field name of the answer."""
         node = self._cluster.nodes[name]
         mine = [self.incarnation]
         if isinstance(node, RouterProcess):

@@ -1,7 +1,7 @@
-"""What the clients of a simulated seed do; the words are those of ``stratamq/history/workloads``.
+"""Programs of the clients in a simulated seed, with the operations of ``stratamq/history/workloads``.
 
-One seed mixes kinds of work: durable queues, routes that come and go, contested client identifiers, wills, retained
-messages, a shared group. Every payload is unique. What is promised about them is judged by the checkers.
+One seed mixes kinds of work: durable queues, changing routes, contested client identifiers, wills, retained messages, a
+shared group. Every payload is unique. The checkers verify the guarantees.
 """
 
 import random
@@ -25,18 +25,18 @@ EPHEMERAL = ClientOptions(clean_start=True, session_expiry_interval_s=0)
 BACKLOG_WINDOW = 40  # above any Receive Maximum of a seed, below its bounds of unreleased identifiers
 BURST = 60
 PINNED, PINNED_PACE_S = 4, 0.05
-FLEET = 24  # above what receivers tell apart in such a seed
+FLEET = 24  # more than receivers distinguish in such a seed
 WORKS = ("queue", "routes", "takeover", "wills", "retained", "shared", "qos0")
 
 
 class WorkingClient(SimClient):
-    """A client that programs wait on."""
+    """A client that programs wait for."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.change = Change(self.world.scheduler)
         self.away_until = 0.0
-        self.retained: list[tuple[str, str]] = []  # (topic, payload) that came with RETAIN
+        self.retained: list[tuple[str, str]] = []  # (topic, payload) received with RETAIN
 
     def _accepted(self) -> None:
         self.change.notify()
@@ -68,11 +68,11 @@ class Workload:
         self._mortals: list[WorkingClient] = []
         self._contested: list[WorkingClient] = []
         self._final_readers: list[tuple[WorkingClient, str]] = []
-        self._pinned_to: dict[str, str] = {}  # clients that wait for one edge
+        self._pinned_to: dict[str, str] = {}  # client -> its only edge
         for work in works:
             getattr(self, f"_{work}")()
 
-    # -- what programs use
+    # -- helpers of programs
 
     def _client(self, process: str, options: ClientOptions, client_id: str = "") -> WorkingClient:
         client = self.cluster.client(process, options, client_id, WorkingClient)
@@ -136,7 +136,7 @@ class Workload:
             else:
                 client.drop()
 
-    # -- queue: durable publishers and subscribers that come and go
+    # -- queue: durable publishers and subscribers that connect and disconnect
 
     def _queue(self) -> None:
         count = max(1, self._count // 4)
@@ -160,7 +160,7 @@ class Workload:
             )
             await self._pace(rng)
 
-    # -- backlog: publishers above Receive Maximum, that send all they have again at once; only where it is asked for
+    # -- backlog: publishers above Receive Maximum that repeat all messages at once; on request only
 
     def _backlog(self) -> None:
         self._member(self._client("bs", ClientOptions()), {"backlog/#": 2})
@@ -180,7 +180,7 @@ class Workload:
                 await self._publish(publisher, f"backlog/{publisher.process}", payload, rng.choice((1, 2)))
             await self._pace(rng, 10.0)
 
-    # -- pinned: durable clients that each wait at one edge, as those of users do; only where it is asked for
+    # -- pinned: durable clients that each wait at one edge, as clients of users do; on request only
 
     def _pinned(self) -> None:
         edges = [name for name in self.cluster.nodes if name.startswith("e")]
@@ -217,7 +217,7 @@ class Workload:
             )
             await self._pace(rng)
 
-    # -- routes: subscriptions that come and go, publishers that know the topic already
+    # -- routes: subscriptions that change, publishers with the topic cached
 
     def _routes(self) -> None:
         publishers = [self._member(self._client(f"rp{number}", ClientOptions()), {}) for number in range(2)]
@@ -238,7 +238,7 @@ class Workload:
             topic_filter = rng.choice((topic, topic[:-1] + "+", topic[:-2] + "/#", "+" + topic[6:]))
             one, other = rng.choice(publishers), rng.choice(publishers)
             name = f"{subscriber.process}-{count}"
-            await self._publish(other, topic, f"{name}-overlap", 1)  # its topic is then known to that edge
+            await self._publish(other, topic, f"{name}-overlap", 1)  # its topic is then cached at that edge
             subscriber.subscribe(topic_filter, 1)
             await subscriber.change.until(
                 lambda wanted=topic_filter: wanted in subscriber.subscribed or not subscriber.connected,  # type: ignore[misc]
@@ -295,7 +295,7 @@ class Workload:
             self._member(
                 self._client(f"ww{number}", ClientOptions(protocol_version=4 + number)), {"wills/#": 1 + number}
             )
-        # QoS 1: what a session without a memory is sent on two connections is no repeat
+        # QoS 1: a session without state cannot recognize a repeat on another connection
         self._member(self._client("wx", EPHEMERAL), {"wills/#": 1})
         for number in range(2):
             mortal = self._client(f"m{number}", ClientOptions(protocol_version=4 + number))
@@ -330,7 +330,7 @@ class Workload:
                     mortal.drop()
             await self._pace(rng, 4.0)
 
-    # -- fleet: many clients with wills that die in one moment; only where it is asked for
+    # -- fleet: many clients with wills that die at the same time; on request only
 
     def _fleet(self) -> None:
         for number in range(2):
@@ -429,7 +429,7 @@ class Workload:
         await reader.change.until(lambda: not reader.asking)
         return bool(known)
 
-    # -- shared: one group of durable members that come and go
+    # -- shared: one group of durable members that connect and disconnect
 
     def _shared(self) -> None:
         for number in range(3):
@@ -450,7 +450,7 @@ class Workload:
     # -- phases
 
     def finish(self) -> None:
-        """End the work; members stay, and the rest is left in a state that can be judged."""
+        """End the work; members stay, and others reach a checkable state."""
         self.working = False
         for program in self._programs:
             program.stop()
@@ -469,7 +469,7 @@ class Workload:
         )
 
     def unsettled(self) -> list[str]:
-        """Return who is not, and what for."""
+        """Return the unsettled members, each with its missing part."""
         return [
             f"{client.process} (connected {client.connected} to {client.target}, busy {client.busy})"
             for client, filters in self._members.items()
@@ -477,7 +477,7 @@ class Workload:
         ]
 
     def read_final_state(self) -> list[Program]:
-        """Begin to read what can only be read at rest."""
+        """Start the reads that are valid only at rest."""
         programs = []
         for reader, topic in self._final_readers:
             programs.append(Program(self.cluster.scheduler, self._read_at_rest(reader, topic)))

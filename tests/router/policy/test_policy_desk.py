@@ -1,4 +1,4 @@
-"""Verbs about the policy at a leader: proposed, committed, and answered when no edge acts by what was before."""
+"""Policy commands at a leader: proposed, committed, and answered when no edge acts by the former policy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ class Leader:
             entry = NodeEntry(key.node, "edge", 2, "h:1", fence_close_s=FENCE_S)
             self.commit(encode_command(RegisterNode(entry)))
         self.edges = [PeerKey(key.node, "edge", 2) for key in EDGES]
-        self.pass_time(FENCE_S + 1.0)  # what was before the election cannot serve any more
+        self.pass_time(FENCE_S + 1.0)  # ends the service of incarnations from before the election
         self.inbox.clear()
 
     def handle(self, *events: Any) -> RouterReady:
@@ -50,7 +50,7 @@ class Leader:
         return ready
 
     def say(self, peer: PeerKey, message: Control) -> None:
-        """Take a message, and commit what it proposes."""
+        """Process a message, and commit its proposals."""
         ready = self.handle(FrameArrived(peer, FrameKind.CONTROL, encode_control(message)))
         while ready.proposals or ready.rounds:
             events = [Applied(item.data) for item in ready.proposals]
@@ -88,7 +88,7 @@ def done(leader: Leader, verb: str, **arguments: Any) -> dict[str, Any]:
     return reply.result
 
 
-def test_what_gives_is_answered_at_its_commit() -> None:
+def test_granting_command_is_answered_at_its_commit() -> None:
     leader = Leader()
     assert done(leader, "user add", user="ann", record=HASH)["policy_epoch"] == 1
     shown = done(leader, "user show", user="ann")
@@ -96,8 +96,8 @@ def test_what_gives_is_answered_at_its_commit() -> None:
     assert done(leader, "user list")["users"][0]["user"] == "ann"
 
 
-def test_what_takes_is_answered_when_every_edge_acts_by_it() -> None:
-    """P9 at the leader: the last acknowledgement brings the answer, and no acknowledgement of an older epoch does."""
+def test_revoking_command_is_answered_when_every_edge_acts_by_it() -> None:
+    """P9 at the leader: the last acknowledgement of this epoch, not of an older one, triggers the answer."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     request = leader.ask("user disable", user="ann")
@@ -110,8 +110,8 @@ def test_what_takes_is_answered_when_every_edge_acts_by_it() -> None:
     assert reply is not None and reply.ok and reply.result["settled"]  # type: ignore[index]
 
 
-def test_a_dead_edge_is_waited_for_until_it_can_serve_nobody() -> None:
-    """C4: its lease is over and it was only silent; then its own clients have the time of the fence."""
+def test_dead_edge_is_waited_for_until_its_fence_time_ends() -> None:
+    """C4: its lease expired without proof of its end; its clients then have the fence time."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     for edge in leader.edges[:2]:
@@ -128,7 +128,7 @@ def test_a_dead_edge_is_waited_for_until_it_can_serve_nobody() -> None:
     assert reply is not None and reply.ok
 
 
-def test_an_edge_that_says_that_it_is_over_is_not_waited_for() -> None:
+def test_edge_that_reported_its_end_is_not_waited_for() -> None:
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     request = leader.ask("user disable", user="ann")
@@ -139,8 +139,8 @@ def test_an_edge_that_says_that_it_is_over_is_not_waited_for() -> None:
     assert reply is not None and reply.ok
 
 
-def test_a_verb_names_whom_it_waits_for_and_can_be_asked_again() -> None:
-    """Exit code 3 after 20 s; `policy status` goes on, and a repeat of the order gets its first outcome."""
+def test_unsettled_command_names_awaited_nodes_and_can_be_repeated() -> None:
+    """Exit code 3 after 20 s; `policy status` continues the wait, and a repeated order gets its first result."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     request = leader.ask("user disable", order="abc", user="ann")
@@ -158,7 +158,7 @@ def test_a_verb_names_whom_it_waits_for_and_can_be_asked_again() -> None:
         assert waited is not None and waited.ok and waited.result["policy_epoch"] == 2  # type: ignore[index]
 
 
-def test_a_dry_run_changes_nothing_and_says_whom_it_takes_from() -> None:
+def test_dry_run_changes_nothing_and_names_affected_users() -> None:
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     told = done(leader, "user disable", user="ann", dry_run=True)
@@ -187,8 +187,8 @@ LIFE: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def test_every_verb_that_changes_something_can_be_tried() -> None:
-    """A dry run is answered at once and proposes nothing; the same verb without it makes the next step."""
+def test_every_changing_command_has_a_dry_run() -> None:
+    """A dry run is answered at once and proposes nothing; the same command without it makes the next step."""
     assert {verb for verb, _ in LIFE} >= set(CHANGING)
     leader = Leader()
     for verb, arguments in LIFE:
@@ -202,15 +202,15 @@ def test_every_verb_that_changes_something_can_be_tried() -> None:
 
 
 @pytest.mark.parametrize("verb", ["user add", "user disable", "role delete", "group put"])
-def test_a_viewer_changes_nothing(verb: str) -> None:
-    """A7: the role of the certificate is judged before the arguments."""
+def test_viewer_cannot_change_the_policy(verb: str) -> None:
+    """A7: the certificate's role is checked before the arguments."""
     leader = Leader()
     reply = leader.reply(leader.ask(verb, VIEWER, user="ann"))
     assert reply is not None and not reply.ok and "role admin" in reply.error
     assert leader.core.policy.epoch == 0
 
 
-def test_a_leader_that_lost_its_place_says_so() -> None:
+def test_leader_that_loses_leadership_ends_all_waits() -> None:
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     request = leader.ask("user disable", user="ann")
@@ -227,7 +227,7 @@ def _led_anew(leader: Leader) -> None:
     leader.handle(RoleChanged(True, "r1"))
 
 
-def test_a_new_leader_waits_for_nobody_when_nobody_died() -> None:
+def test_new_leader_without_deaths_waits_for_no_node() -> None:
     """C5: it has applied no death."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
@@ -240,8 +240,8 @@ def test_a_new_leader_waits_for_nobody_when_nobody_died() -> None:
     assert reply is not None and reply.ok
 
 
-def test_c5_a_new_leader_waits_for_who_died_while_it_followed() -> None:
-    """The fence time runs from when it applied the death."""
+def test_c5_new_leader_waits_for_nodes_that_died_before_its_election() -> None:
+    """The fence time counts from its application of the death."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     leader.handle(RoleChanged(False, "r2"))
@@ -258,8 +258,8 @@ def test_c5_a_new_leader_waits_for_who_died_while_it_followed() -> None:
     assert reply is not None and reply.ok
 
 
-def test_c5_a_snapshot_shows_no_end_of_before() -> None:
-    """A router that took one takes a death of that moment for granted, read by the clock behind it and not before."""
+def test_c5_snapshot_counts_as_a_death_at_its_time() -> None:
+    """A router that restored one assumes a death at that time, by the first clock reading after it."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     leader.handle(RoleChanged(False, "r2"))
@@ -276,8 +276,8 @@ def test_c5_a_snapshot_shows_no_end_of_before() -> None:
     assert reply is not None and reply.ok
 
 
-def test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet() -> None:
-    """The log decides, and has it all before the order. An epoch that it may not know is not told as settled."""
+def test_new_leader_does_not_refuse_before_it_applied_the_whole_log() -> None:
+    """The log decides. An epoch that it may not know is not reported as settled."""
     leader = Leader()
     leader.handle(RoleChanged(False, "r2"))
     leader.handle(RoleChanged(True, "r1"))
@@ -298,8 +298,8 @@ def test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet() -> None:
     assert refused is not None and refused.exit_code == 1
 
 
-def test_a_revoked_token_is_void_at_once_and_only_a_current_leader_knows_tokens() -> None:
-    """No router answers by a policy that may be older than the one in force."""
+def test_revoked_token_is_invalid_at_once_and_only_a_current_leader_checks_tokens() -> None:
+    """No router answers from a policy that may be outdated."""
     leader = Leader()
     done(leader, "token create", name="ci", role="viewer", digest=DIGEST, for_s=60.0)
     assert done(leader, "token check", digest=DIGEST)["role"] == "viewer"
@@ -315,8 +315,8 @@ def test_a_revoked_token_is_void_at_once_and_only_a_current_leader_knows_tokens(
     assert gone is not None and gone.exit_code == 1 and DIGEST not in repr(leader.inbox[-1])
 
 
-def test_an_edge_that_hears_of_no_step_loses_its_lease() -> None:
-    """Rule 7: alive but deaf."""
+def test_edge_that_misses_policy_steps_loses_its_lease() -> None:
+    """Rule 7: alive but unreachable for steps."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     for edge in leader.edges:
@@ -329,7 +329,7 @@ def test_an_edge_that_hears_of_no_step_loses_its_lease() -> None:
     assert leader.core.leases.ending
 
 
-def test_a_follower_gets_the_view_and_every_step() -> None:
+def test_follower_gets_the_view_and_every_step() -> None:
     leader = Leader()
     edge = leader.edges[0]
     leader.say(edge, FollowPolicy(0))
@@ -341,8 +341,8 @@ def test_a_follower_gets_the_view_and_every_step() -> None:
     assert [(one.names, one.records, one.epoch) for one in answers] == [(["ann"], [None], 1)]
 
 
-def test_credentials_are_in_the_answer_for_a_login_alone() -> None:
-    """NIST: protect. An edge that judges its live clients learns roles and limits of thousands, and no record."""
+def test_credentials_are_in_login_answers_only() -> None:
+    """An edge that authorizes its clients again gets roles and limits of thousands, and no record."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     edge = leader.edges[0]
@@ -356,7 +356,7 @@ def test_credentials_are_in_the_answer_for_a_login_alone() -> None:
     assert msgspec.structs.replace(users[1], record="", verifier="") == users[0]
 
 
-def test_a_proposal_of_unknown_fate_is_answered_as_such() -> None:
+def test_proposal_with_unknown_result_is_answered_as_such() -> None:
     leader = Leader()
     leader.requests += 1
     question = Admin(leader.requests, "user add", {"user": "ann"})

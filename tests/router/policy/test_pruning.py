@@ -1,4 +1,4 @@
-"""The leader removes what has ended by itself: late, some at a time, and only where it knows all that was committed."""
+"""The leader removes expired records by itself: after a delay, in batches, and only with all commits applied."""
 
 from access.limits.bans import Ban
 from access.policy.commands import AddBan, Prune, PutRole, Revoke, encode_policy_command
@@ -15,11 +15,8 @@ from wire.messages.cluster_map import NodeEntry
 LATE_S = 3_600.0
 
 
-def test_a_look_waits_for_the_end_and_the_hour_behind_it() -> None:
-    """A clock that is ahead by less than an hour ends no revocation before its time.
-
-    NIST: protect.
-    """
+def test_record_is_removed_an_hour_after_its_end() -> None:
+    """A clock that is fast by less than an hour ends no revocation early."""
     clock = [1_000_000.0]
     machine = PolicyMachine()
     machine.apply(Revoke(Revoked("token", "j", "", 1_000_100.0)))
@@ -37,14 +34,14 @@ def test_a_look_waits_for_the_end_and_the_hour_behind_it() -> None:
     assert pruning.due(9 * LOOK_S, machine.tables) is None
 
 
-def test_a_router_without_a_clock_prunes_nothing() -> None:
+def test_router_without_a_clock_prunes_nothing() -> None:
     machine = PolicyMachine()
     machine.apply(AddBan(Ban("user", "ann", 1.0)))
     assert Pruning(lambda: 0.0, LATE_S).due(0.0, machine.tables) is None
 
 
-def test_the_leader_prunes_some_a_step_and_others_follow() -> None:
-    """All that ended goes in steps of 64; a follower proposes nothing of its own."""
+def test_leader_prunes_in_batches_and_followers_apply() -> None:
+    """All expired records are removed in steps of 64; a follower proposes nothing."""
     utc = [LATE_S]
     leader = Leader(utc=lambda: utc[0])
     follower = RouterCore(NodeEntry("r2", "router", 1, "h:1"), RouterLimits(), utc=lambda: utc[0])
@@ -72,13 +69,13 @@ def test_the_leader_prunes_some_a_step_and_others_follow() -> None:
     assert follower.policy.machine.snapshot() == leader.core.policy.machine.snapshot()
 
 
-def test_a_leader_that_has_yet_to_apply_what_was_committed_proposes_nothing() -> None:
-    """It may not know of a ban that was made longer."""
+def test_leader_with_unapplied_commits_prunes_nothing() -> None:
+    """It may not know of a ban that was prolonged."""
     leader = Leader(utc=lambda: 1e6)
     leader.commit(encode_policy_command(AddBan(Ban("user", "ann", 5.0))))
     leader.handle(RoleChanged(False, "r2"))
     leader.handle(RoleChanged(True, "r1"))
-    leader.router.now += LOOK_S  # its round is not ended
+    leader.router.now += LOOK_S  # its round has not ended
     assert not [item for item in leader.handle().proposals if isinstance(item.command, Prune)]
     leader.pass_time(AGAIN_S)
     leader.router.now += LOOK_S

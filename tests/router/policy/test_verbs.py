@@ -1,4 +1,4 @@
-"""Verbs about the policy as commands: each changing verb has one, and nothing is widened on the way."""
+"""Requests about the policy as commands: each changing one has a command, without additional rights."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ def command(verb: str, now_utc: float = NOW, **arguments: Any) -> Any:
     return CHANGING[verb](judged, now_utc)
 
 
-def test_every_changing_verb_of_the_policy_has_a_command() -> None:
-    """And no reading one."""
+def test_every_changing_request_has_a_command() -> None:
+    """No reading request has one."""
     assert set(CHANGING) == {verb for verb, row in VERBS.items() if row.changes and verb.startswith(ROOMS)}
 
 
-def test_the_machine_takes_what_the_verbs_make() -> None:
-    """A life of a user, a role, a group and a ban."""
+def test_machine_accepts_the_commands_of_requests() -> None:
+    """Creation to deletion of a user, a role, a group and a ban."""
     machine = PolicyMachine()
     for verb, arguments in (
         ("role put", {"role": "r", "rules": [{"allow": True, "actions": 3, "filter": "a/#", "qos_max": 1}]}),
@@ -46,14 +46,14 @@ def test_the_machine_takes_what_the_verbs_make() -> None:
         assert outcome.step is not None and not outcome.refusal, (verb, outcome.refusal)
 
 
-def test_what_is_not_given_stays() -> None:
-    """A change of roles takes no groups away, and gives none."""
+def test_omitted_fields_stay_unchanged() -> None:
+    """A change of roles neither adds nor removes groups."""
     changed = command("user change", user="u", roles=[])
     assert (changed.roles, changed.groups, changed.limits) == ((), None, None)
 
 
-def test_a_ban_ends_when_it_was_asked_to() -> None:
-    """Without ``for_s`` it lasts; a clock that tells nothing never makes a short one, or one for good."""
+def test_ban_ends_at_the_requested_time() -> None:
+    """Without ``for_s`` it is permanent; an invalid clock makes neither a short nor a permanent one."""
     assert command("ban add", kind="user", value="u").ban.until_utc == 0
     assert command("ban add", kind="user", value="u", for_s=60.0).ban.until_utc == NOW + 60
     for clock in (float("nan"), float("inf"), -1e9, 1e13):
@@ -61,8 +61,8 @@ def test_a_ban_ends_when_it_was_asked_to() -> None:
             command("ban add", clock, kind="user", value="u", for_s=60.0)
 
 
-def test_a_ban_is_taken_back_in_any_spelling() -> None:
-    """Both verbs use the one spelling of the value."""
+def test_ban_is_removed_in_any_spelling() -> None:
+    """Both requests normalize the value."""
     added = command("ban add", kind="address", value="::0001")
     assert added.ban.value == command("ban del", kind="address", value="::1").value
     with pytest.raises(ValueError, match="no IP address"):

@@ -1,6 +1,6 @@
-"""What must always hold in a Raft group, checked at every step of a simulation (Raft paper, figure 3).
+"""Invariants of a Raft group, checked at every step of a simulation (Raft paper, figure 3).
 
-Knows everything that happened anywhere; a breach raises ``Violation`` with its name.
+The checker sees all events of all peers; a violation raises ``Violation`` with its name.
 """
 
 from zlib import crc32
@@ -19,7 +19,7 @@ class Invariants:
     """The history of one run."""
 
     def __init__(self) -> None:
-        self.leaders: dict[int, tuple[str, int]] = {}  # term -> who led it, in which life
+        self.leaders: dict[int, tuple[str, int]] = {}  # term -> its leader and the leader's life
         self.written: dict[tuple[int, int], tuple[int | None, int]] = {}  # (index, term) -> term before, content
         self.applied: dict[int, tuple[int, int]] = {}  # index -> term, content
         self.state_at: dict[int, int] = {0: 0}  # applied index -> hash of the whole state machine
@@ -29,9 +29,9 @@ class Invariants:
         self.elections = 0
 
     def written_or_sent(self, peer: str, entries: tuple[LogEntry, ...], prev_log_term: int | None = None) -> None:
-        """Log Matching: the same index and term means the same entry and the same history before it.
+        """Check Log Matching: the same index and term means the same entry and the same history before it.
 
-        Judged when an entry is on a disk or leaves in a message: what a crash forgets before either never was.
+        Checked when an entry is on a disk or sent in a message; entries that a crash loses before that do not count.
         """
         for entry in entries:
             key = (entry.index, entry.term)
@@ -44,7 +44,7 @@ class Invariants:
             prev_log_term = entry.term
 
     def leading(self, core: RaftCore, life: int) -> None:
-        """Judge a leader whose term is on its disk: before, nothing it says has left."""
+        """Check a leader whose term is on its disk; before that, none of its messages was sent."""
         if core.term not in self.leaders or self.leaders[core.term] != (core.id, life):
             self._elected(core, life)
         if core.commit_index >= core.first_index_of_term:
@@ -65,7 +65,7 @@ class Invariants:
                 raise Violation(f"leader completeness: {core.id} term {core.term} lacks {index} of term {term}")
 
     def apply(self, peer: str, entry: LogEntry, state: int) -> int:
-        """State Machine Safety; return the state's hash after the entry."""
+        """Check State Machine Safety; return the state's hash after the entry."""
         content = crc32(entry.data)
         known = self.applied.setdefault(entry.index, (entry.term, content))
         if known != (entry.term, content):
@@ -76,16 +76,16 @@ class Invariants:
         return state
 
     def restored(self, peer: str, index: int, state: int) -> None:
-        """A snapshot holds the state that was applied."""
+        """Check that a snapshot holds the applied state."""
         if self.state_at.get(index) != state:
             raise Violation(f"snapshot of {peer} at {index} is of another history")
 
     def acked(self, index: int) -> None:
-        """A client was told so."""
+        """Record an acknowledgement to a client."""
         self.acks += 1
         self.acked_index = max(self.acked_index, index)
 
     def read(self, peer: str, acked_before: int, index: int) -> None:
-        """A read sees everything acknowledged before it began."""
+        """Check that a read sees all operations acknowledged before it began."""
         if index < acked_before:
             raise Violation(f"stale read: {peer} may serve at {index}, acknowledged before: {acked_before}")

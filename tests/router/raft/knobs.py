@@ -1,7 +1,7 @@
 """The constants of one simulated run, drawn from its seed.
 
 Each seed draws its own subset of faults and its own sizes: bugs that need a batch of one, a snapshot every five
-entries or five peers are not found with one set of constants.
+entries or five peers are not found with fixed constants.
 """
 
 import random
@@ -32,7 +32,7 @@ class Knobs:
     delay_s: float = 0.002  # mean one way
     loss: float = 0.0
     duplicate: float = 0.0
-    late: float = 0.0  # messages that come up to an election timeout later
+    late: float = 0.0  # messages that arrive up to an election timeout later
     sync_s: float = 0.001  # mean
     propose_every_s: float = 0.05
     propose_batch: int = 1
@@ -43,10 +43,10 @@ class Knobs:
     cut_every_s: float = 0.0
     cut_s: float = 1.0
     crash_on_election: float = 0.0
-    crash_on_vote: float = 0.0  # the vote has left
-    crash_in_sync: float = 0.0  # some of it survives
+    crash_on_vote: float = 0.0  # after the vote was sent
+    crash_in_sync: float = 0.0  # part of the write survives
     crash_after_sync: float = 0.0  # durable, not sent
-    crash_on_append: float = 0.0  # an append of a new leader was handed to the network, not all of them left
+    crash_on_append: float = 0.0  # after a part of a new leader's appends was sent
     change_every_s: float = 0.0
     transfer_every_s: float = 0.0
     wipe_every_s: float = 0.0

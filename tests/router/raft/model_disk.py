@@ -1,4 +1,4 @@
-"""A disk for simulation that forgets what was not synced, and keeps part of it when it feels like it.
+"""A simulated disk that loses unsynced writes, or randomly keeps part of them.
 
 Mirrors the order of ``RaftNode`` and ``RaftLog``: of one sync, the newest hard state is durable before any entry; a
 crash keeps a prefix of the rest. ``lose_everything`` is a new disk under the old name.
@@ -14,7 +14,7 @@ __all__ = ["ModelDisk"]
 
 
 class ModelDisk:
-    """Durable state, and the writes of one sync under way."""
+    """Durable state, and the writes of one running sync."""
 
     def __init__(self, storage_id: int) -> None:
         self.lose_everything(storage_id)
@@ -30,7 +30,7 @@ class ModelDisk:
         return StoredRaftState(self.storage_id, self.hard_state, self.snapshot, tuple(self.entries))
 
     def begin(self, batch: Sequence[RaftReady]) -> None:
-        """Write what one sync will make durable."""
+        """Write the data of one sync."""
         hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
         self._pending = [*hard_states[-1:]]
         for ready in batch:
@@ -39,19 +39,19 @@ class ModelDisk:
             self._pending.extend(ready.entries)
 
     def finish(self) -> None:
-        """The sync returned."""
+        """Complete the sync."""
         for item in self._pending:
             self._keep(item)
         self._pending = []
 
     def crash(self, rng: random.Random) -> None:
-        """Power is lost: a prefix of what was written survives."""
+        """Lose power: a prefix of the writes survives."""
         for item in self._pending[: rng.randint(0, len(self._pending))]:
             self._keep(item)
         self._pending = []
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """An own snapshot, with the part of the log it covers dropped."""
+        """Store an own snapshot and drop the covered part of the log."""
         if self.snapshot is None or snapshot.index > self.snapshot.index:
             self.entries = [entry for entry in self.entries if entry.index > snapshot.index]
             self.snapshot = snapshot

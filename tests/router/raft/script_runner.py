@@ -1,8 +1,8 @@
 """Interpreter of the Raft scripts: text files of commands and expected states, after etcd's data-driven tests.
 
-A script is a list of blocks: commands, a line ``----``, the expected output, an empty line. Nothing happens by itself:
-messages wait on their link until ``deliver``, time stands until ``tick``, disks sync when told if ``manual`` says so.
-``RAFT_SCRIPTS_REWRITE=1`` writes the output seen into the file; read the difference before you commit it.
+A script is a list of blocks: commands, a line ``----``, the expected output, an empty line. Without a command nothing
+changes: messages wait until ``deliver``, time advances by ``tick``, ``manual`` disks sync by ``sync``.
+``RAFT_SCRIPTS_REWRITE=1`` writes the actual output into the file; check the difference before you commit it.
 
 Commands (peers are single words):
     group a b c | log a 1,1,4 term=5 vote=b commit=1 | snapshot_at a 3 | start | learners d (empty, not in the group)
@@ -52,7 +52,7 @@ class _Peer:
 
 
 class ScriptRunner:
-    """One script's group; ``command`` runs a line and returns what it prints."""
+    """One script's group; ``command`` runs a line and returns its output."""
 
     def __init__(self, core_class: type[RaftCore] = RaftCore) -> None:
         self.core_class = core_class
@@ -89,7 +89,7 @@ class ScriptRunner:
         self.peers[name] = _Peer(name, self.storage_ids)
 
     def do_log(self, name: str, terms: str, *settings: str) -> None:
-        """Give a stopped peer a log with these terms."""
+        """Write a log with these terms to a stopped peer."""
         options = dict(setting.split("=") for setting in settings)
         disk = self.peers[name].disk
         each = [int(term) for term in terms.split(",") if term and term != "-"]
@@ -97,7 +97,7 @@ class ScriptRunner:
         disk.hard_state = HardState(int(options.get("term", each[-1] if each else 0)), options.get("vote"))
 
     def do_snapshot_at(self, name: str, index: str, term: str = "") -> None:
-        """Put a snapshot on a stopped peer's disk: of its log, or alone when a term is given."""
+        """Write a snapshot to a stopped peer's disk: of its log, or alone if a term is given."""
         disk = self.peers[name].disk
         members = Configuration({peer: self.peers[peer].disk.storage_id for peer in self.voters})
         at = int(index)
@@ -161,7 +161,7 @@ class ScriptRunner:
         self.do_tick(name)
 
     def do_run(self, name: str, heartbeats: str) -> None:
-        """Let a leader beat so often, with everything delivered in between."""
+        """Run this number of heartbeats of a leader, with all messages delivered in between."""
         for _ in range(int(heartbeats)):
             self.do_tick(name)
             self.do_deliver()
@@ -225,7 +225,7 @@ class ScriptRunner:
     # Network
 
     def do_deliver(self, *link: str) -> None:
-        """Deliver what waits; without a link, until nothing waits."""
+        """Deliver queued messages; without a link, until the queues are empty."""
         for _ in range(200):
             now, self.wire = self._take(link)
             for message in now:

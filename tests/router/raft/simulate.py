@@ -1,4 +1,4 @@
-"""``python -m tests.router.raft.simulate``: many seeds, and what they amounted to."""
+"""``python -m tests.router.raft.simulate``: run many seeds and print totals."""
 
 import argparse
 import platform
@@ -49,7 +49,7 @@ def run_seeds(
 
 
 def main() -> int:
-    """Run the seeds that the command line names; exit code 1 if any failed."""
+    """Run the seeds of the command line; exit code 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many, from --first")
     parser.add_argument("--first", type=int, default=0)

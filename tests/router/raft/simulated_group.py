@@ -1,7 +1,7 @@
-"""A Raft group in one process on virtual time: peers, disks and network; who does what to them is in simulation.py.
+"""A Raft group in one process on virtual time: peers, disks and network; simulation.py adds load and faults.
 
-Cores under a heap of (time, sequence, call); a network that loses, delays, doubles and cuts; disks that forget what
-was not synced; crashes at state changes. Every step is checked by ``Invariants``.
+Cores under a heap of (time, sequence, call); a network that loses, delays, duplicates and cuts; disks that lose
+unsynced writes; crashes at state changes. ``Invariants`` checks every step.
 """
 
 import heapq
@@ -46,13 +46,13 @@ class SimPeer:
         self.queue: list[RaftReady] = []
         self.syncing: list[RaftReady] = []
         self.deadline = float("inf")
-        self.timer = float("inf")  # the earliest wake-up under way
-        self.mine: dict[int, int] = {}  # index -> term of what this life proposed
+        self.timer = float("inf")  # the earliest pending wake-up
+        self.mine: dict[int, int] = {}  # index -> term of the proposals of this life
         self.reads: dict[int, int] = {}  # context -> highest index acknowledged before
 
 
 class SimulatedGroup:
-    """Everything that happens follows from the seed, the knobs and the core's class."""
+    """All events follow from the seed, the knobs and the core's class."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class SimulatedGroup:
         self.events = 0
         self.invariants = Invariants()
         self.down_links: set[tuple[str, str]] = set()
-        self.dead: set[str] = set()  # never start again
-        self.stuck: set[str] = set()  # their disks never return from a sync
-        self.calm = False  # liveness mode: transient faults are over
+        self.dead: set[str] = set()  # never restarted
+        self.stuck: set[str] = set()  # with disks whose sync never returns
+        self.calm = False  # liveness mode: transient faults have ended
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         names = [f"n{at}" for at in range(self.knobs.peers)]
@@ -82,12 +82,12 @@ class SimulatedGroup:
     # Machinery
 
     def at(self, time: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call later."""
+        """Schedule a call."""
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, call, arguments))
 
     def every(self, mean_s: float, call: Callable[[], None]) -> None:
-        """Call again and again, at random times; never if the mean is 0."""
+        """Repeat a call at random times; never if the mean is 0."""
         if not mean_s:
             return
 
@@ -98,7 +98,7 @@ class SimulatedGroup:
         self.at(self.rng.expovariate(1 / mean_s), again)
 
     def run_until(self, time: float) -> None:
-        """Work off the heap up to a time."""
+        """Run the heap's calls up to a time."""
         heap = self._heap
         while heap and heap[0][0] <= time:
             self.now, _, call, arguments = heapq.heappop(heap)
@@ -143,7 +143,7 @@ class SimulatedGroup:
         self.step(peer, RaftTick())
 
     def crash(self, peer: SimPeer, down_s: float | None = None) -> None:
-        """Lose power; come back later."""
+        """Lose power; restart later."""
         if peer.core is None:
             return
         peer.core = None
@@ -152,7 +152,7 @@ class SimulatedGroup:
         self.at(self.now + down, self.start, peer)
 
     def step(self, peer: SimPeer, event: Event) -> RaftReady | None:
-        """Give one event to the core and do what the Ready asks, in the shell's order."""
+        """Pass one event to the core and execute its Ready in the shell's order."""
         core = peer.core
         if core is None:
             return None
@@ -196,7 +196,7 @@ class SimulatedGroup:
             self._set_timer(peer)
 
     def crash_life(self, peer: SimPeer, life: int) -> None:
-        """Crash, if it is still the same life."""
+        """Crash, unless the peer has restarted."""
         if peer.life == life:
             self.crash(peer)
 
@@ -220,7 +220,7 @@ class SimulatedGroup:
         peer.disk.finish()
         batch, peer.syncing = peer.syncing, []
         if not self.calm and self.rng.random() < self.knobs.crash_after_sync:
-            self.crash(peer)  # durable, and nobody was told
+            self.crash(peer)  # durable, but not reported
             return
         for ready in batch:
             if ready.entries:
@@ -257,20 +257,20 @@ class SimulatedGroup:
             self.step(peer, SnapshotTaken(last.index, data))
 
     def acknowledged(self) -> None:
-        """A client was answered; modes that watch progress override this."""
+        """Record an answer to a client; modes that check progress override this."""
 
     # Network
 
     def _send_all(self, peer: SimPeer, messages: tuple[RaftMessage, ...]) -> None:
         for message in messages:
             if peer.core is None:
-                return  # crashed half-way
+                return  # crashed between two messages
             self.send(message)
             if not self.calm:
                 self._crash_at_message(peer, message)
 
     def _crash_at_message(self, peer: SimPeer, message: RaftMessage) -> None:
-        """Aimed crashes: a vote left, or a leader's copy of an entry of an older term did."""
+        """Cause targeted crashes: after a vote, or after a leader's copy of an entry of an older term."""
         knobs = self.knobs
         if type(message) is RequestVoteReply:
             if message.granted and self.rng.random() < knobs.crash_on_vote:
@@ -281,7 +281,7 @@ class SimulatedGroup:
                 self.crash(peer)
 
     def send(self, message: RaftMessage) -> None:
-        """Lose, double, delay."""
+        """Lose, duplicate or delay a message."""
         if type(message) is AppendEntries and message.entries:
             self.invariants.written_or_sent(message.sender, message.entries, message.prev_log_term)
         if (message.sender, message.to) in self.down_links:

@@ -1,8 +1,8 @@
-"""One seed of a simulated Raft group: the load, the faults, and what is demanded.
+"""One seed of a simulated Raft group: the load, the faults, and the checks.
 
-*Safety* mode keeps faults coming and checks invariants only. *Liveness* mode lets faults rage for a while, then keeps
-a healthy majority and one permanent fault (a dead, deaf or mute peer, a disk that hangs, links that never heal or
-that flap), restores the timing assumptions and demands progress and a leadership that stays.
+*Safety* mode injects faults throughout and checks invariants only. *Liveness* mode injects faults for a while, then
+keeps a healthy majority and one permanent fault (a dead, half-connected or slow-disk peer, links that never heal or
+that flap), restores the timing assumptions, and requires progress and a stable leader.
 """
 
 import random
@@ -20,7 +20,7 @@ __all__ = ["Simulation", "Violation"]
 LEADER_CHANGES_MAX = 2  # in the watched window of liveness mode, after the grace period
 GRACE_TIMEOUTS = 25  # election timeouts until the group must have settled
 WATCH_TIMEOUTS = 50  # length of the watched window
-GAP_TIMEOUTS = 10  # longest time in it that somebody wants to write and nobody can
+GAP_TIMEOUTS = 10  # longest time in it without progress for a waiting client
 
 
 class Simulation(SimulatedGroup):
@@ -37,7 +37,7 @@ class Simulation(SimulatedGroup):
         super().__init__(random.Random(f"{mode} {seed}"), knobs or draw_knobs(seed, mode), core_class, disk_class)
         self.mode = mode
         self.permanent = ""
-        self.waiting_since: float | None = None  # a client wants to write since then
+        self.waiting_since: float | None = None  # start of a client's wait for a write
         self.gap_max = 0.0
         self._contexts = 0
         self._values = 0
@@ -69,7 +69,7 @@ class Simulation(SimulatedGroup):
     # Load
 
     def leaders(self) -> list[SimPeer]:
-        """Return who believes to lead; of several, deposed ones are the interesting ones."""
+        """Return the peers in leader role; deposed ones are included."""
         return [peer for peer in self.peers.values() if peer.core is not None and peer.core.role is RaftRole.LEADER]
 
     def _propose(self) -> None:
@@ -80,7 +80,7 @@ class Simulation(SimulatedGroup):
         self._try()
 
     def _try_again(self, waiting_since: float) -> None:
-        """A client that was not answered repeats; an idle one must not look like a group without progress."""
+        """Repeat an unanswered client's request; an idle client must not count as missing progress."""
         if self.waiting_since == waiting_since:
             self.at(self.now + self.knobs.election_timeout_s, self._try_again, waiting_since)
             self._try()
@@ -153,10 +153,10 @@ class Simulation(SimulatedGroup):
             self.step(self.rng.choice(leaders), TransferLeadership(self.rng.choice(self.voters)))
 
     def _wipe_any(self) -> None:
-        """A peer comes back with an empty disk under its old name.
+        """Restart a peer with an empty disk under its old name.
 
-        The first one never does: when every disk of the bootstrap is lost, nobody can know that this is not
-        the first start.
+        The first peer is exempt: if every disk of the bootstrap is lost, the group cannot detect that this is not the
+        first start.
         """
         peer = self.rng.choice([peer for peer in self.peers.values() if peer.name != self.voters[0]])
         self.crash(peer)
@@ -169,7 +169,7 @@ class Simulation(SimulatedGroup):
         self.calm = True
         knobs.delay_s = min(knobs.delay_s, timeout / 16)  # round trips below a quarter of the timeout
         knobs.sync_s = min(knobs.sync_s, timeout / 50)
-        # A batch of one over that round trip catches up slowly: the load must leave room for it.
+        # a batch of one over that round trip catches up slowly, so the load must be limited
         knobs.propose_every_s = max(knobs.propose_every_s, timeout / 4) if self.rng.random() < 0.8 else timeout * 4
         self.down_links.clear()
         self._break_for_ever()
@@ -187,7 +187,7 @@ class Simulation(SimulatedGroup):
             raise Violation(f"{changes} leader changes in {WATCH_TIMEOUTS} election timeouts; {self.permanent}")
 
     def _backlog(self) -> int:
-        """Appends that the furthest behind must take one after the other."""
+        """Number of sequential appends for the peer that lags most."""
         lasts = [
             len(peer.disk.entries) + (peer.disk.snapshot.index if peer.disk.snapshot else 0)
             for peer in self.peers.values()
@@ -195,7 +195,7 @@ class Simulation(SimulatedGroup):
         return min(200, (max(lasts) - min(lasts)) // self.knobs.max_entries_per_append)
 
     def _break_for_ever(self) -> None:
-        """One fault that never heals and leaves a majority whose members all reach each other."""
+        """Inject one permanent fault that leaves a fully connected majority."""
         rng = self.rng
         leaders = [peer.name for peer in self.leaders()]
         name = rng.choice(leaders) if leaders and rng.random() < 0.5 else rng.choice(self.voters)
@@ -220,7 +220,7 @@ class Simulation(SimulatedGroup):
                     self.down_links.add((other, name))
 
     def _flap(self, name: str, others: list[str]) -> None:
-        """Cut off and let back in, for ever; each time longer than elections take."""
+        """Disconnect and reconnect repeatedly; each phase is longer than an election."""
         links = {(name, other) for other in others} | {(other, name) for other in others}
         if links <= self.down_links:
             self.down_links -= links

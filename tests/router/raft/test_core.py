@@ -1,4 +1,4 @@
-"""Bounds and bad input of the Raft core, the encoding of its messages, and what counts as durable."""
+"""Limits and invalid input of the Raft core, the encoding of its messages, and durability."""
 
 import math
 import random
@@ -49,7 +49,7 @@ HEADER = ("b", "a", 1, 1, 12, 11)  # from b (disk 12) to a (disk 11) in term 1
 
 
 class Peer:
-    """Core "a" with an obedient disk."""
+    """Core ``a`` with an immediate disk."""
 
     def __init__(self, voters: tuple[str, ...] = PEERS, **settings: Any) -> None:
         config = RaftConfig(id="a", voters=voters, storage_ids={"a": 11, "b": 12, "c": 13}, **settings)
@@ -105,30 +105,30 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_message_survives_its_encoding(message: RaftMessage) -> None:
-    """Every message of the union."""
+def test_message_round_trips_through_its_encoding(message: RaftMessage) -> None:
+    """For every message type."""
     assert decode_message(encode_message(message)) == message
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc0", b"\x91\xa3abc", encode_message(MESSAGES[0])[:-1]])
-def test_bad_bytes_are_refused(payload: bytes) -> None:
-    """An error, never a wrong message."""
+def test_invalid_bytes_are_refused(payload: bytes) -> None:
+    """They raise an error, and never decode to another message."""
     with pytest.raises(msgspec.DecodeError):
         decode_message(payload)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("leads", [False, True])
-def test_any_message_in_any_role_is_taken_or_dropped(message: RaftMessage, leads: bool) -> None:
-    """No message of the current term raises, whatever we are."""
+def test_any_message_in_any_role_is_accepted_or_dropped(message: RaftMessage, leads: bool) -> None:
+    """No message of the current term raises, in any role."""
     peer = Peer()
     if leads:
         peer.lead()
     peer.receive(message)
 
 
-def test_proposals_beyond_the_bound_are_refused() -> None:
-    """The uncommitted tail is bounded; a single large proposal fits into an empty one."""
+def test_proposals_beyond_the_uncommitted_limit_are_refused() -> None:
+    """A single large proposal fits an empty tail."""
     peer = Peer(max_uncommitted_bytes=300)
     peer.lead()
     assert peer.give(Propose(b"x" * 1000)).proposed == 2
@@ -139,35 +139,34 @@ def test_proposals_beyond_the_bound_are_refused() -> None:
 
 
 def test_configurations_are_not_proposed_directly() -> None:
-    """They would go past the gates of membership changes."""
+    """They would bypass the checks of membership changes."""
     peer = Peer()
     peer.lead()
     assert peer.give(Propose(b"", "config")).refused == "use_change_membership"
 
 
 def test_pending_reads_are_bounded() -> None:
-    """Beyond the bound the answer is "ask again" at once."""
+    """Beyond the limit the answer is -1 at once."""
     peer = Peer(max_pending_reads=2)
     peer.lead()
     answers = [peer.give(ReadIndexEvent(context)).read_states for context in range(3)]
     assert [[state.index for state in states] for states in answers] == [[], [], [-1]]
 
 
-def test_without_a_leader_a_read_is_refused_at_once() -> None:
-    """Nobody to ask."""
+def test_read_without_a_leader_is_refused_at_once() -> None:
     assert Peer().give(ReadIndexEvent(1)).read_states[0].index == -1
 
 
-def test_a_read_answer_to_a_former_incarnation_is_none() -> None:
-    """Contexts begin again with each life."""
+def test_read_reply_to_a_former_incarnation_is_dropped() -> None:
+    """Contexts restart with each life."""
     peer = Peer()
     reply = ReadIndexReply(*HEADER, context=1, read_index=1, asker_incarnation=4)
     assert peer.give(Receive(reply)).read_states == ()
     assert peer.core.drops["read_of_former_incarnation"] == 1
 
 
-def test_an_acknowledgement_beyond_the_log_is_not_counted() -> None:
-    """A peer cannot have what was never sent."""
+def test_acknowledgement_beyond_the_log_does_not_count() -> None:
+    """The entries were never sent."""
     peer = Peer()
     peer.lead()
     peer.receive(AppendEntriesReply(*HEADER, success=True, round=1, match_index=99))
@@ -175,8 +174,8 @@ def test_an_acknowledgement_beyond_the_log_is_not_counted() -> None:
     assert peer.core.drops["match_beyond_log"] == 1
 
 
-def test_an_acknowledgement_from_another_disk_is_not_counted() -> None:
-    """etcd #21178: b came back empty."""
+def test_acknowledgement_from_another_disk_does_not_count() -> None:
+    """etcd #21178: b restarted with an empty disk."""
     peer = Peer()
     peer.lead()
     peer.receive(AppendEntriesReply("b", "a", 1, 2, 999, 11, success=True, round=1, match_index=1))
@@ -184,16 +183,15 @@ def test_an_acknowledgement_from_another_disk_is_not_counted() -> None:
     assert peer.core.drops["storage_id_unknown"] == 1
 
 
-def test_entries_with_a_gap_are_not_taken() -> None:
-    """A malformed append leaves the log alone."""
+def test_append_with_a_gap_is_dropped() -> None:
     peer = Peer()
     entries = (LogEntry(5, 1, "normal", b"x"),)
     peer.receive(AppendEntries(*HEADER, prev_log_index=0, prev_log_term=0, leader_commit=0, round=1, entries=entries))
     assert peer.core.log.last_index == 0
 
 
-def test_a_snapshot_beyond_the_bound_is_not_collected() -> None:
-    """Chunks are dropped once they would exceed the limit."""
+def test_snapshot_beyond_the_limit_is_dropped() -> None:
+    """Chunks are dropped once they would exceed it."""
     peer = Peer(max_snapshot_bytes=6)
     for offset in (0, 4, 8):
         peer.receive(
@@ -211,16 +209,15 @@ def test_a_snapshot_beyond_the_bound_is_not_collected() -> None:
     assert peer.core.drops["snapshot_chunk_out_of_order"] == 2
 
 
-def test_a_group_of_one_leads_with_its_first_tick() -> None:
-    """No timeout to wait for."""
+def test_single_voter_leads_with_its_first_tick() -> None:
     peer = Peer(voters=("a",))
     peer.give(RaftTick())
     assert peer.core.role is RaftRole.LEADER
     assert peer.core.commit_index == 1
 
 
-def test_nothing_leaves_before_the_term_is_on_disk() -> None:
-    """A group of one with a learner: a crash before the sync leads to the same term again, so nobody may have heard."""
+def test_no_message_is_sent_before_the_term_is_on_disk() -> None:
+    """Single voter with a learner: after a crash before the sync it leads the same term again."""
     config = RaftConfig(id="a", voters=("a",), learners=("b",), storage_ids={"a": 11})
     core = RaftCore(config, StoredRaftState(11), random.Random(1))
     elected = core.handle(0.0, RaftTick())
@@ -234,8 +231,8 @@ def test_nothing_leaves_before_the_term_is_on_disk() -> None:
     assert core.handle(2.0, RaftTick()).early_messages
 
 
-def test_a_write_that_was_truncated_meanwhile_makes_nothing_durable() -> None:
-    """Entry (2, 1) is written, replaced, and comes back: only its second write counts."""
+def test_write_truncated_before_its_sync_makes_nothing_durable() -> None:
+    """Entry (2, 1) is written, replaced and written again: only its second write counts."""
     log = LogView(None, [LogEntry(1, 1, "normal", b"")])
     log.append([LogEntry(2, 1, "normal", b"")])
     log.take_unwritten(1, now=0.0)
@@ -253,22 +250,22 @@ def test_a_write_that_was_truncated_meanwhile_makes_nothing_durable() -> None:
     assert log.durable_index == 2
 
 
-def test_a_batch_holds_at_least_one_entry() -> None:
-    """An entry above the byte limit still goes out, alone."""
+def test_batch_holds_at_least_one_entry() -> None:
+    """An entry above the byte limit is sent alone."""
     log = LogView(Snapshot(4, 1, Configuration(), b""), [LogEntry(at, 1, "normal", b"x" * 10) for at in range(5, 9)])
     assert [entry.index for entry in log.batch(5, 10, 5)] == [5]
     assert [entry.index for entry in log.batch(5, 10, 25)] == [5, 6]
     assert [entry.index for entry in log.batch(6, 2, 1000)] == [6, 7]
 
 
-def test_the_leader_replaces_a_lost_disk_and_promotes_who_is_caught_up() -> None:
-    """Not before the former disk was silent for as long as is asked, and one step at a time."""
+def test_leader_replaces_a_lost_disk_and_promotes_a_caught_up_learner() -> None:
+    """Only after the former disk was silent for the given time, and one step at a time."""
     runner = ScriptRunner()
     for line in ("group a b c", "start", "tick a", "deliver", "propose a x", "deliver", "crash c", "wipe c"):
         runner.command(line)
     leader = runner.peers["a"].core
     assert leader is not None
-    assert leader.next_repair(0.0) is None  # nobody speaks under its name yet
+    assert leader.next_repair(0.0) is None  # no message from another disk yet
     for line in ("restart c", "heartbeat a", "deliver", "tick c", "deliver"):
         runner.command(line)
     assert leader.next_repair(60.0) is None
@@ -285,8 +282,8 @@ def test_the_leader_replaces_a_lost_disk_and_promotes_who_is_caught_up() -> None
     assert set(leader.configuration.voters) == {"a", "b", "c"}
 
 
-def test_a_leader_alone_sleeps_once_its_disk_has_all() -> None:
-    """Nobody hears its heartbeats; while a write is on its way, the clock comes round for a disk that hangs."""
+def test_single_leader_is_idle_once_its_log_is_durable() -> None:
+    """It sends no heartbeats; during a write, a deadline detects a stalled disk."""
     alone = Peer(("a",))
     alone.give(RaftTick())
     alone.give(RaftTick())

@@ -1,6 +1,6 @@
-"""What a router that is no voter, or that lies about a snapshot, sends in its own name: it moves nothing here.
+"""Messages of a router that is not a voter, or that sends false snapshots, in its own name: no effect.
 
-The link has proved the sender's name (``check_sender``); what is tested is a real router's certificate in wrong hands.
+The link has authenticated the sender's name (``check_sender``); the attacker has a real router's certificate.
 """
 
 import random
@@ -44,7 +44,7 @@ FAR = (1 << 62) - 1
 
 
 class Router:
-    """Core "a" of three voters, with a disk that obeys."""
+    """Core ``a`` of three voters, with an immediate disk."""
 
     def __init__(self, **options: Any) -> None:
         config = RaftConfig(id="a", voters=VOTERS, storage_ids={"a": 11, "b": 12, "c": 13})
@@ -64,7 +64,7 @@ class Router:
         return self.give(Receive(decode_message(encode_message(message))))
 
     def follow(self) -> None:
-        """Hear b, which leads in term 3."""
+        """Follow b, which leads in term 3."""
         entries = (LogEntry(1, 3, CONFIG, encode_configuration(Configuration({"a": 11, "b": 12, "c": 13}))),)
         self.take(AppendEntries(*from_peer("b", 12, 3), 0, 0, 1, 1, entries))
         assert (self.core.leader, self.core.commit_index) == ("b", 1)
@@ -102,7 +102,7 @@ def from_peer(sender: str, storage_id: int, term: int, expected: int = 11) -> tu
 
 
 def lies(term: int, expected: int) -> list[RaftMessage]:
-    """Return every kind of message as a stranger may write it."""
+    """Return every type of message as a non-voter may write it."""
     header = from_peer(STRANGER, 99, term, expected)
     grasp = Configuration({STRANGER: 99})
     entries = (LogEntry(1, term, CONFIG, encode_configuration(grasp)), LogEntry(2, term, NORMAL, b"mine"))
@@ -127,8 +127,8 @@ def lies(term: int, expected: int) -> list[RaftMessage]:
 @pytest.mark.parametrize("expected", [0, 11, 77])
 @pytest.mark.parametrize("term", [0, 1, 3, 4, 1_000, FAR])
 @pytest.mark.parametrize("role", ["leads", "follows"])
-def test_a_router_that_is_no_voter_moves_nothing_while_a_leader_is_heard(role: str, term: int, expected: int) -> None:
-    """AppendEntries, a vote "by order of the leader" or any answer of a higher term deposed the leader."""
+def test_message_of_a_non_voter_has_no_effect_with_an_active_leader(role: str, term: int, expected: int) -> None:
+    """Regression: AppendEntries, a vote with ``transfer`` or any answer of a higher term deposed the leader."""
     router = Router()
     if role == "leads":
         router.lead()
@@ -145,15 +145,15 @@ def test_a_router_that_is_no_voter_moves_nothing_while_a_leader_is_heard(role: s
 
 
 @pytest.mark.parametrize("lie", range(14))
-def test_a_router_that_is_no_voter_does_not_use_up_the_terms(lie: int) -> None:
-    """Without a leader it may be one of a newer configuration; the last term of all would end all elections."""
+def test_non_voter_cannot_exhaust_the_terms(lie: int) -> None:
+    """Without a leader it may belong to a newer configuration; the largest term would end all elections."""
     router = Router()
     router.take(lies(FAR, 0)[lie])
     assert router.core.term == 0
 
 
-def test_a_router_that_is_no_voter_holds_up_no_election() -> None:
-    """Empty appends of a stranger, sent for ever, pass for a leader's heartbeats nowhere."""
+def test_non_voter_cannot_block_an_election() -> None:
+    """Its empty appends do not count as a leader's heartbeats."""
     router = Router()
     for beat in range(100):
         router.now += 0.1
@@ -168,7 +168,7 @@ NAMED = Configuration({"a": 11, "b": 12, "c": 13, "d": 14})
 
 
 def leads(term: int = 7) -> AppendEntries:
-    """Return what d sends as a leader, with the configuration that names it."""
+    """Return an append of d as leader, with the configuration that includes it."""
     entries = (LogEntry(2, 3, CONFIG, encode_configuration(NAMED)), LogEntry(3, term, NORMAL, b"x"))
     return AppendEntries(*from_peer("d", 14, term), 1, 3, 3, 1, entries)
 
@@ -178,8 +178,8 @@ def introduces(member: str, disk: int) -> PreVoteReply:
     return PreVoteReply(*from_peer(member, disk, 3), proposed_term=4, granted=False, peers=("a", "b", "c", "d"))
 
 
-def test_a_leader_of_a_newer_configuration_is_followed() -> None:
-    """This router was away while d was taken in and elected: a member says so, and d brings the configuration."""
+def test_leader_of_a_newer_configuration_is_followed() -> None:
+    """This router missed d's addition and election: a member names d, and d's log brings the configuration."""
     router = Router()
     router.follow()
     router.now += 10.0
@@ -196,8 +196,8 @@ def test_a_leader_of_a_newer_configuration_is_followed() -> None:
 
 
 @pytest.mark.parametrize("introduced_by", ["", "d", STRANGER])
-def test_a_router_that_no_member_has_introduced_is_not_followed(introduced_by: str) -> None:
-    """NIST: protect. While nobody led, a certificate was enough to be followed, voted for, and to replace the log."""
+def test_router_that_no_member_named_is_not_followed(introduced_by: str) -> None:
+    """Regression: without a leader, a certificate was enough to be followed, voted for, and to replace the log."""
     router = Router(snapshot_fault=snapshot_fault)
     router.follow()
     router.now += 10.0
@@ -213,7 +213,7 @@ def test_a_router_that_no_member_has_introduced_is_not_followed(introduced_by: s
     assert after == before and not router.restored and router.core.leader != "d"
 
 
-# --- snapshots of a voter that lies
+# --- false snapshots of a voter
 
 
 def snapshot() -> bytes:
@@ -233,8 +233,8 @@ def chunk(data: bytes, offset: int = 0, *, done: bool = True, term: int = 3, ind
     [b"", b"\xc1", snapshot()[:-1], snapshot() + b"x", b"\x91" * 5_000, b"\x81\xa3map" + b"\x81\xa1a" * 10_000],
     ids=["empty", "none", "cut", "longer", "nested", "nested map"],
 )
-def test_a_snapshot_that_cannot_be_restored_is_refused(data: bytes) -> None:
-    """It had replaced the log before it was looked into, and ended the router, then and at each start."""
+def test_unrestorable_snapshot_is_refused(data: bytes) -> None:
+    """Regression: it replaced the log before it was checked, and ended the router at each start."""
     router = Router(snapshot_fault=snapshot_fault)
     router.follow()
     log = (router.core.log.last_index, router.core.commit_index, router.core.last_applied, router.core.configurations)
@@ -245,14 +245,14 @@ def test_a_snapshot_that_cannot_be_restored_is_refused(data: bytes) -> None:
     assert after.drops["snapshot_not_restorable"] == 1
     assert after.refused_snapshot is not None and after.refused_snapshot.sender == "b"
     router.take(AppendEntries(*from_peer("b", 12, 3), 1, 3, 2, 2, (LogEntry(2, 3, NORMAL, b"x"),)))
-    assert after.commit_index == 2  # and it goes on
+    assert after.commit_index == 2  # it continues
     router.take(chunk(snapshot()))
     assert router.restored == [snapshot()]
 
 
 @pytest.mark.parametrize("offset", [1, 255, 1 << 40, FAR - 5])
-def test_chunks_that_do_not_follow_are_asked_for_again(offset: int) -> None:
-    """Nothing is kept for them, and the answer names the byte that is wanted."""
+def test_chunk_out_of_order_is_requested_again(offset: int) -> None:
+    """It is dropped, and the answer names the expected byte."""
     router = Router(snapshot_fault=snapshot_fault)
     router.follow()
     whole = snapshot()
@@ -265,8 +265,8 @@ def test_chunks_that_do_not_follow_are_asked_for_again(offset: int) -> None:
     assert router.restored == [whole]
 
 
-def test_a_snapshot_without_an_end_is_bounded() -> None:
-    """What is kept of it ends at max_snapshot_bytes."""
+def test_endless_snapshot_is_bounded() -> None:
+    """At most max_snapshot_bytes are stored."""
     router = Router()
     router.core.config = RaftConfig(id="a", voters=VOTERS, max_snapshot_bytes=1_000)
     router.follow()
@@ -277,9 +277,9 @@ def test_a_snapshot_without_an_end_is_bounded() -> None:
 
 @pytest.mark.parametrize("field", ["term", "snapshot_index", "snapshot_term", "offset", "round"])
 @pytest.mark.parametrize("value", [-1, -(1 << 63), 1 << 62, (1 << 64) - 1, "1", None, [], 0.5])
-def test_values_that_are_none_are_no_message(field: str, value: object) -> None:
-    """Negative terms, indexes and offsets, and those that fit no disk, close the link."""
+def test_out_of_range_values_are_refused(field: str, value: object) -> None:
+    """Negative or too large terms, indexes and offsets close the link."""
     plain = msgspec.msgpack.decode(encode_message(chunk(b"x")))
-    plain[1 + InstallSnapshot.__struct_fields__.index(field)] = value  # behind the tag
+    plain[1 + InstallSnapshot.__struct_fields__.index(field)] = value  # after the tag
     with pytest.raises(Unreadable):
         decode_message(msgspec.msgpack.encode(plain))

@@ -1,4 +1,4 @@
-"""Messages of other routers to Raft have a bound for each sender, and each has its turn."""
+"""Messages of other routers to Raft have a limit for each sender, and are taken round-robin."""
 
 from router.raft.inbox import SENDER_BYTES_MAX, SENDER_MESSAGES_MAX, Inbox
 from router.raft.messages import RaftMessage, TimeoutNow
@@ -8,8 +8,8 @@ def message(sender: str, term: int = 1) -> RaftMessage:
     return TimeoutNow(sender, "r1", term, 1, 1, 1)
 
 
-def test_a_sender_that_floods_loses_its_own_messages() -> None:
-    """NIST: protect. One list for all was full of a stranger's messages: the leader's heartbeats were dropped."""
+def test_flooding_sender_loses_its_own_messages() -> None:
+    """Regression: one shared queue was filled by a non-member, and the leader's heartbeats were dropped."""
     inbox = Inbox()
     for number in range(2 * SENDER_MESSAGES_MAX):
         if inbox.has_room("stolen", 60):
@@ -22,8 +22,8 @@ def test_a_sender_that_floods_loses_its_own_messages() -> None:
     assert "leader" in [inbox.take().sender for _ in range(2)]
 
 
-def test_bytes_have_a_bound_too() -> None:
-    """One message is taken, however long it is; a frame has a bound of its own."""
+def test_queue_is_limited_in_bytes() -> None:
+    """One message of any length is accepted; frames have their own limit."""
     inbox = Inbox()
     while inbox.has_room("stolen", 8 << 20):
         inbox.add(message("stolen"), 8 << 20)
@@ -35,7 +35,7 @@ def test_bytes_have_a_bound_too() -> None:
     assert inbox.has_room("stolen", 2 * SENDER_BYTES_MAX)
 
 
-def test_the_order_of_a_sender_stays_and_senders_take_turns() -> None:
+def test_senders_alternate_and_each_keeps_its_order() -> None:
     inbox = Inbox()
     for sender, term in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)):
         inbox.add(message(sender, term), 10)

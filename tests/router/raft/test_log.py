@@ -1,4 +1,4 @@
-"""The Raft disk: restarts, torn tails, damage of every kind, and a crash after every system call that changes it."""
+"""The Raft disk: restarts, torn tails, damage of every kind, and a crash after every modifying system call."""
 
 import os
 import random
@@ -48,14 +48,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "raft"
 
 
-def test_a_log_is_never_created_over_another(folder: Path) -> None:
-    """The identity of a disk is drawn once."""
+def test_create_over_an_existing_log_is_refused(folder: Path) -> None:
+    """A disk's identity is drawn once."""
     create_log(folder, 7)
     with pytest.raises(FileExistsError):
         create_log(folder, 8)
 
 
-def test_everything_written_and_synced_is_there_again(disk: RaftLog, folder: Path) -> None:
+def test_synced_data_is_read_after_a_restart(disk: RaftLog, folder: Path) -> None:
     """Several segments, hard state, a replaced tail."""
     disk.write(HardState(3, "b", {"b": 9}), entries(1, 30))
     disk.sync()
@@ -66,8 +66,8 @@ def test_everything_written_and_synced_is_there_again(disk: RaftLog, folder: Pat
     assert len(list(folder.glob("log-*"))) > 1
 
 
-def test_an_own_snapshot_drops_what_it_covers(disk: RaftLog, folder: Path) -> None:
-    """Segments go whole; entries behind the snapshot stay."""
+def test_own_snapshot_deletes_covered_files(disk: RaftLog, folder: Path) -> None:
+    """Segments are deleted whole; entries after the snapshot stay."""
     for first in range(1, 60, 5):
         disk.write(None, entries(first, first + 4))
     disk.sync()
@@ -80,8 +80,8 @@ def test_an_own_snapshot_drops_what_it_covers(disk: RaftLog, folder: Path) -> No
     assert not (folder / "log-000000000001").exists()
 
 
-def test_a_replacement_that_reaches_below_a_deleted_segment_is_read(disk: RaftLog, folder: Path) -> None:
-    """The first segment left may begin with an index that a later record undercuts."""
+def test_replacement_below_a_deleted_segment_is_read(disk: RaftLog, folder: Path) -> None:
+    """A later record may have a lower index than the first remaining segment."""
     for first in range(1, 40, 5):
         disk.write(None, entries(first, first + 4))
     disk.write(None, entries(20, 60, term=2))
@@ -92,8 +92,8 @@ def test_a_replacement_that_reaches_below_a_deleted_segment_is_read(disk: RaftLo
     assert reopened(folder).entries == tuple(entries(51, 61, term=2))
 
 
-def test_an_installed_snapshot_voids_the_log(disk: RaftLog, folder: Path) -> None:
-    """Also entries behind the snapshot's index go: they conflict."""
+def test_installed_snapshot_voids_the_log(disk: RaftLog, folder: Path) -> None:
+    """Including entries after the snapshot's index, since they conflict."""
     disk.write(None, entries(1, 30))
     disk.sync()
     disk.install_snapshot(snapshot(10, term=5))
@@ -102,8 +102,8 @@ def test_an_installed_snapshot_voids_the_log(disk: RaftLog, folder: Path) -> Non
     assert reopened(folder) == StoredRaftState(7, HardState(), snapshot(10, term=5), tuple(entries(11, 12, term=5)))
 
 
-def test_a_torn_tail_is_cut_and_can_be_written_over(disk: RaftLog, folder: Path) -> None:
-    """What was not synced may be torn at any byte; what was synced stays; the log goes on."""
+def test_torn_tail_is_cut_and_overwritten(disk: RaftLog, folder: Path) -> None:
+    """Unsynced data may be torn at any byte; synced data stays; the log continues."""
     disk.write(None, entries(1, 3))
     disk.sync()
     synced = folder / "log-000000000001"
@@ -151,7 +151,7 @@ def _damage_is_seen(folder: Path, damage: Callable[[Path], str]) -> None:
         except LogDamaged:
             pass
         else:
-            # One slot of the marker may be lost: the other is one sync older, and the log itself is whole.
+            # one slot of the marker may be lost: the other is one sync older, and the log itself is whole
             assert stored == whole, what
         shutil.rmtree(copy)
 
@@ -160,7 +160,7 @@ TRIALS = 200
 
 
 def test_every_flipped_bit_is_detected_or_harmless(folder: Path) -> None:
-    """200 flips anywhere: LogDamaged, or exactly the same content; never less, never other content."""
+    """200 flips: LogDamaged, or exactly the same content."""
     rng = random.Random(1)
 
     def flip(copy: Path) -> str:
@@ -175,7 +175,7 @@ def test_every_flipped_bit_is_detected_or_harmless(folder: Path) -> None:
 
 
 def test_every_truncation_is_detected_or_harmless(folder: Path) -> None:
-    """Files cut short anywhere, also at a record's end."""
+    """Files cut at any byte, including record ends."""
     rng = random.Random(2)
 
     def cut(copy: Path) -> str:
@@ -188,7 +188,7 @@ def test_every_truncation_is_detected_or_harmless(folder: Path) -> None:
 
 
 def test_every_missing_file_is_detected(folder: Path) -> None:
-    """Also the only one of its kind: a folder is created whole, so nothing may be missing."""
+    """Including a file that is the only one of its kind: a folder is created whole."""
     _filled(folder)
     for name in sorted(path.name for path in folder.iterdir()):
         copy = folder.with_name("copy")
@@ -200,7 +200,7 @@ def test_every_missing_file_is_detected(folder: Path) -> None:
 
 
 def test_the_last_record_of_every_segment_is_protected(folder: Path) -> None:
-    """A flip in the last synced batch looks like a torn tail, and is told from it by the marker."""
+    """A flip in the last synced batch resembles a torn tail; the marker distinguishes them."""
     _filled(folder)
     for path in sorted(folder.glob("log-*")):
         copy = folder.with_name("copy")
@@ -214,7 +214,7 @@ def test_the_last_record_of_every_segment_is_protected(folder: Path) -> None:
 
 
 def test_files_of_another_disk_are_refused(folder: Path) -> None:
-    """A hard state copied from elsewhere votes for somebody else."""
+    """A hard state copied from another disk could vote twice."""
     _filled(folder)
     create_log(folder.with_name("other"), 8)
     shutil.copy(folder.with_name("other") / "hard_state", folder / "hard_state")
@@ -223,14 +223,14 @@ def test_files_of_another_disk_are_refused(folder: Path) -> None:
 
 
 class Crash(Exception):
-    """The process died here."""
+    """Simulated end of the process."""
 
 
 @pytest.mark.parametrize("operation", ["install", "save", "rotate", "create"])
-def test_a_crash_after_any_step_leaves_the_old_or_the_new_state(
+def test_crash_after_any_step_leaves_the_old_or_the_new_state(
     folder: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """Snapshot, rename, reset, trim, rotation: each step may be the last (kill -9: what was written stays)."""
+    """Snapshot, rename, reset, trim, rotation: each step may be the last (kill -9: written data stays)."""
     steps_seen = 0
     for survive in range(200):
         base = folder.with_name(f"base{survive}")
@@ -250,7 +250,7 @@ def test_a_crash_after_any_step_leaves_the_old_or_the_new_state(
                 finished = False
             disk.close()
         if operation == "create" and not base.exists():
-            create_log(base, 9)  # nothing was promised: begin again
+            create_log(base, 9)  # nothing was promised: create again
             assert reopened(base).storage_id == 9
         else:
             stored = reopened(base)
@@ -285,7 +285,7 @@ def _is_old_or_new(before: StoredRaftState | None, stored: StoredRaftState, oper
 
 
 def _die_after(patch: pytest.MonkeyPatch, left: list[int]) -> None:
-    """Let so many changes of the disk happen, then die before the next."""
+    """Allow a number of disk changes, then raise before the next."""
 
     def counted(original: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **named: object) -> object:

@@ -1,4 +1,4 @@
-"""Every seeded bug is caught, by its script or within its number of seeds."""
+"""Every seeded bug is detected, by its script or within its number of seeds."""
 
 import pytest
 
@@ -17,10 +17,10 @@ def _slow(mutant: Mutant) -> bool:
     [pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] if _slow(mutant) else []) for mutant in MUTANTS],
 )
 def test_seeded_bug_is_caught(mutant: Mutant) -> None:
-    """A rule that no test misses when it is gone is not tested."""
+    """A rule without a test that fails in its absence is not tested."""
     assert mutant.first_catch() is not None
 
 
 def test_there_are_at_least_ten() -> None:
-    """The routing tier's bar."""
+    """The routing tier's minimum."""
     assert len(MUTANTS) >= 10

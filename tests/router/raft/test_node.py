@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 
 class Register:
-    """A state machine: the list of what was applied."""
+    """A state machine: the list of applied entries."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -35,7 +35,7 @@ class Register:
 
 
 class Group:
-    """Nodes in one process; messages go through their encoding."""
+    """Nodes in one process; messages are encoded and decoded."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -112,8 +112,8 @@ async def until(condition: Any, limit_s: float = PATIENCE_S) -> None:
             await trio.sleep(0.005)
 
 
-async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) -> None:
-    """No timeout is waited for, and a restart finds every acknowledged entry."""
+async def test_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) -> None:
+    """Without a timeout; a restart finds every acknowledged entry."""
     group = Group(tmp_path, election_timeout_s=600.0, heartbeat_s=100.0)
     group.create("a")
     async with trio.open_nursery() as nursery:
@@ -129,8 +129,8 @@ async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) ->
         nursery.cancel_scope.cancel()
 
 
-async def test_only_a_voter_alone_may_answer_a_read_by_itself(tmp_path: Path) -> None:
-    """Among three even a leader that has applied everything must ask whether it still leads."""
+async def test_only_a_single_voter_answers_a_read_without_a_round(tmp_path: Path) -> None:
+    """Among three, even a leader that has applied all entries must confirm its leadership."""
     alone, three = Group(tmp_path / "one", election_timeout_s=600.0, heartbeat_s=100.0), Group(tmp_path / "three")
     for group, names in ((alone, ("a",)), (three, ("a", "b", "c"))):
         for name in names:
@@ -148,7 +148,7 @@ async def test_only_a_voter_alone_may_answer_a_read_by_itself(tmp_path: Path) ->
 
 
 async def test_three_nodes_elect_and_replicate(tmp_path: Path) -> None:
-    """Fresh disks introduce themselves, elect, replicate, fail over and serve reads at a follower."""
+    """Fresh disks exchange storage ids, elect, replicate, fail over and serve reads at a follower."""
     group = Group(tmp_path)
     async with trio.open_nursery() as nursery:
         peers = await group.start_all(nursery)
@@ -171,7 +171,7 @@ async def test_three_nodes_elect_and_replicate(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_late_node_gets_a_snapshot_and_joins_as_learner(tmp_path: Path) -> None:
+async def test_late_node_gets_a_snapshot_and_joins_as_learner(tmp_path: Path) -> None:
     """A compacted log is replaced by a snapshot in chunks; a learner is promoted when caught up."""
     group = Group(tmp_path, snapshot_chunk_bytes=64, trailing_entries=5)
     for peer in ("a", "b"):
@@ -194,8 +194,8 @@ async def test_a_late_node_gets_a_snapshot_and_joins_as_learner(tmp_path: Path) 
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tmp_path: Path) -> None:
-    """etcd #21178: an empty disk under a known name must not give a majority."""
+async def test_node_with_a_lost_disk_does_not_count_until_added_again(tmp_path: Path) -> None:
+    """etcd #21178: an empty disk under a known name must not make a majority."""
     group = Group(tmp_path)
     async with trio.open_nursery() as nursery:
         peers = await group.start_all(nursery)
@@ -208,7 +208,7 @@ async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tm
         group.create(lost)
         await group.start(nursery, lost, peers)
         await until(lambda: group.nodes[lost].core.identity_refused)
-        group.cut.add(other)  # a majority of names, a minority of memories
+        group.cut.add(other)  # a majority of names, a minority of disks
         with trio.move_on_after(0.6):
             await group.propose(b"must not commit")
             raise AssertionError("the lost disk was counted")
@@ -226,10 +226,8 @@ async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tm
         nursery.cancel_scope.cancel()
 
 
-async def test_a_snapshot_that_cannot_be_restored_does_not_end_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The follower keeps its state and goes on; one line says whose snapshot it is, however often it comes."""
+async def test_unrestorable_snapshot_does_not_end_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The follower keeps its state and continues; one log line names the sender, for any number of repeats."""
     group = Group(tmp_path)
     group.create("a")
     voters = Configuration({"a": 1, "b": 2})
@@ -249,7 +247,7 @@ async def test_a_snapshot_that_cannot_be_restored_does_not_end_the_node(
 
 
 class FailingLog(RaftLog):
-    """A disk whose sync fails once told so."""
+    """A disk whose sync fails on request."""
 
     failing = False
 
@@ -259,8 +257,8 @@ class FailingLog(RaftLog):
         super().sync()
 
 
-async def test_a_disk_error_stops_the_node_and_nothing_is_acknowledged(tmp_path: Path) -> None:
-    """A retried fsync proves nothing: who waits hears "stopped", and the task ends with the error."""
+async def test_disk_error_stops_the_node_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+    """Waiting callers get "stopped", and the task ends with the error."""
     group = Group(tmp_path)
     group.create("a")
     async with trio.open_nursery() as nursery:
@@ -300,8 +298,8 @@ async def test_a_disk_error_stops_the_node_and_nothing_is_acknowledged(tmp_path:
         await node.propose(b"too late")
 
 
-async def test_a_deposed_leader_reports_an_unknown_fate(tmp_path: Path) -> None:
-    """Not "failed": the entry may yet commit under the next leader."""
+async def test_deposed_leader_reports_an_unknown_result(tmp_path: Path) -> None:
+    """Not "failed": the entry may commit under the next leader."""
     group = Group(tmp_path)
     async with trio.open_nursery() as nursery:
         await group.start_all(nursery)
@@ -316,7 +314,7 @@ async def test_a_deposed_leader_reports_an_unknown_fate(tmp_path: Path) -> None:
 
 
 async def test_waiting_proposals_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound the caller hears "busy" at once."""
+    """Beyond the limit the caller gets "busy" at once."""
     monkeypatch.setattr("router.raft.node.MAX_WAITING_PROPOSALS", 10)
     group = Group(tmp_path)
     group.create("a")

@@ -1,4 +1,4 @@
-"""A short run of both simulation modes, the determinism of a seed, and seeds that once failed."""
+"""A short run of both simulation modes, the determinism of a seed, and seeds that failed before."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_long_run(mode: Mode) -> None:
     assert not totals.failed, totals.failed
 
 
-def test_a_seed_is_one_run() -> None:
+def test_seed_is_deterministic() -> None:
     """The same seed gives the same events, times and terms."""
     runs = []
     for _ in range(2):
@@ -35,8 +35,8 @@ def test_a_seed_is_one_run() -> None:
     assert runs[0] == runs[1]
 
 
-# Seeds that failed once, with the cause. They mean the same only as long as ``draw_knobs`` draws in the same order;
-# what they found stands as a script or a test of its own as well.
+# Seeds that failed before, with the cause. They are valid only while ``draw_knobs`` draws in the same order;
+# each finding also has a script or test of its own.
 REGRESSIONS: list[tuple[Mode, int, str]] = [
     ("liveness", 1182, "the check's fault: an idle client was taken for a group without progress"),
     ("liveness", 628, "likewise: the client asked a leader whose disk hung and did not repeat"),
@@ -45,6 +45,6 @@ REGRESSIONS: list[tuple[Mode, int, str]] = [
 
 @pytest.mark.parametrize(("mode", "seed", "cause"), REGRESSIONS)
 def test_regression(mode: Mode, seed: int, cause: str) -> None:
-    """A seed that failed once."""
+    """A seed that failed before."""
     totals = run_seeds((seed,), mode, RaftCore)
     assert not totals.failed, (cause, totals.failed)
