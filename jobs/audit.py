@@ -294,13 +294,13 @@ class _Audit:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser, the same for ``stratamq jobs audit`` and spark-submit."""
-    words = JobParser(prog="stratamq jobs audit", description="Audit exported SSTables and ack ledgers.")
-    words.add_argument("--input", required=True, action="append", help="directory or URI; repeat for replicas")
-    words.add_argument("--ledger", action="append", default=[], help="directory of ledgers; may be repeated")
-    words.add_argument("--output", help="directory or URI for findings, summary and page; must not exist")
-    add_engine_option(words)
-    spark_options(words)
-    return words
+    options = JobParser(prog="stratamq jobs audit", description="Audit exported SSTables and ack ledgers.")
+    options.add_argument("--input", required=True, action="append", help="directory or URI; repeat for replicas")
+    options.add_argument("--ledger", action="append", default=[], help="directory of ledgers; may be repeated")
+    options.add_argument("--output", help="directory or URI for findings, summary and page; must not exist")
+    add_engine_option(options)
+    spark_options(options)
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -331,8 +331,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if result.proof is not None:
         print(" ".join(f"{name} {count}" for name, count in result.proof.as_row().items()))
         print(f"of ACKED, {result.proof.shared} were taken for shared groups")
-        for words in NOT_PROVEN:
-            print(f"not proven: {words}")
+        for limit in NOT_PROVEN:
+            print(f"not proven: {limit}")
     print("clean" if result.exit_code == JobExitCode.CLEAN else f"{sum(result.counts.values())} findings")
     return result.exit_code
 

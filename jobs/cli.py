@@ -24,56 +24,56 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compact and audit exported SSTables; large ones with Spark (needs Java 17 and pyspark).",
 )
-_AS_GIVEN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 def _run(module: str, context: typer.Context, *, needs_spark: bool = True) -> None:
-    words = list(context.args)
-    run = {"--help", "-h"}.isdisjoint(words)
+    options = list(context.args)
+    run = {"--help", "-h"}.isdisjoint(options)
     reason = unavailable_reason() if run and needs_spark else ""
     if reason:
         print(f"stratamq jobs: {reason}", file=sys.stderr)
         raise typer.Exit(JobExitCode.COULD_NOT_RUN)
-    code = int(importlib.import_module(module).main(words))
+    code = int(importlib.import_module(module).main(options))
     if run and module not in ("jobs.prune", "jobs.bundle"):
         close_session()
     raise typer.Exit(code)
 
 
-@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def compact(context: typer.Context) -> None:
     """Merge the generations of an exported store, and remove garbage."""
     _run("jobs.compact", context, needs_spark=False)
 
 
-@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def audit(context: typer.Context) -> None:
     """Check exported stores and ack ledgers for lost, duplicated or damaged data."""
     _run("jobs.audit", context, needs_spark=False)
 
 
-@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def report(context: typer.Context) -> None:
     """Audit, and write findings, summary and page."""
-    if not any(word in ("--help", "-h") or word.partition("=")[0] == "--output" for word in context.args):
+    if not any(option in ("--help", "-h") or option.partition("=")[0] == "--output" for option in context.args):
         print("stratamq jobs report: --output is required", file=sys.stderr)
         raise typer.Exit(JobExitCode.USAGE)
     _run("jobs.audit", context, needs_spark=False)
 
 
-@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def watch(context: typer.Context) -> None:
     """Account for acknowledged messages while the cluster runs, from its ledgers."""
     _run("jobs.watch", context)
 
 
-@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def prune(context: typer.Context) -> None:
     """Remove files that no manifest in use lists."""
     _run("jobs.prune", context, needs_spark=False)
 
 
-@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+@app.command(context_settings=_PASS_THROUGH, add_help_option=False)
 def bundle(context: typer.Context) -> None:
     """Write the archive for spark-submit --py-files: FILE.zip."""
     _run("jobs.bundle", context, needs_spark=False)

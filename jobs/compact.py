@@ -31,20 +31,20 @@ __all__ = ["main"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser, the same for ``stratamq jobs compact`` and spark-submit."""
-    words = JobParser(prog="stratamq jobs compact", description="Compact exported SSTables.")
-    words.add_argument("--input", required=True, help="directory or URI with manifests")
-    words.add_argument("--output", required=True, help="directory or URI to publish into; may be the input")
-    words.add_argument("--now", type=int, help="UTC ms that decides on expiry; default: the clock, once, at start")
-    words.add_argument("--generations", type=int, default=4, help="merge a partition with this many files")
-    words.add_argument("--garbage", type=float, default=0.25, help="or with this share of known garbage")
-    words.add_argument("--partition", type=int, action="append", help="only this one; may be repeated")
-    words.add_argument("--all", action="store_true", help="merge every partition")
-    words.add_argument("--partial", action="store_true", help="leave a much larger base alone")
-    words.add_argument("--keep-acknowledged", action="store_true", help="skip the removal by session rows")
-    words.add_argument("--run-id", default="", help="name of the folder for new runs")
-    add_engine_option(words)
-    spark_options(words)
-    return words
+    options = JobParser(prog="stratamq jobs compact", description="Compact exported SSTables.")
+    options.add_argument("--input", required=True, help="directory or URI with manifests")
+    options.add_argument("--output", required=True, help="directory or URI to publish into; may be the input")
+    options.add_argument("--now", type=int, help="UTC ms that decides on expiry; default: the clock, once, at start")
+    options.add_argument("--generations", type=int, default=4, help="merge a partition with this many files")
+    options.add_argument("--garbage", type=float, default=0.25, help="or with this share of known garbage")
+    options.add_argument("--partition", type=int, action="append", help="only this one; may be repeated")
+    options.add_argument("--all", action="store_true", help="merge every partition")
+    options.add_argument("--partial", action="store_true", help="leave a much larger base alone")
+    options.add_argument("--keep-acknowledged", action="store_true", help="skip the removal by session rows")
+    options.add_argument("--run-id", default="", help="name of the folder for new runs")
+    add_engine_option(options)
+    spark_options(options)
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ WRITER = {"name": "stratamq jobs compact", "version": "1"}
 Step = Callable[[str], None]  # called with the name of each completed step; a test raises from it
 
 
-def _no_step(_name: str) -> None:
+def _ignore_step(_name: str) -> None:
     pass
 
 
@@ -105,7 +105,7 @@ def run_compact(
         job = _Compaction(
             merge, source_dir, target_dir, now_ms, policy or CompactionPolicy(), remove_by_session, run_id
         )
-    return job.run(step or _no_step)
+    return job.run(step or _ignore_step)
 
 
 class _Compaction:

@@ -57,9 +57,9 @@ class JobParser(argparse.ArgumentParser):
         raise SystemExit(int(JobExitCode.USAGE))
 
 
-def spark_options(words: argparse.ArgumentParser) -> None:
+def spark_options(options: argparse.ArgumentParser) -> None:
     """Add the options of every Spark job."""
-    words.add_argument("--spark-logs", action="store_true", help="show Spark's own log lines")
+    options.add_argument("--spark-logs", action="store_true", help="show Spark's own log lines")
 
 
 def _type_of(action: argparse.Action) -> str:

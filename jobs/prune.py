@@ -107,13 +107,13 @@ def prune(store: FileSystem, removed: PrunePlan) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    words = JobParser(prog="stratamq jobs prune", description="Remove what no manifest in use names.")
-    words.add_argument("--input", required=True, help="directory or URI with manifests")
-    words.add_argument("--keep", type=int, default=KEEP, help="newest manifests that stay (default 3)")
-    words.add_argument("--grace-hours", type=float, default=GRACE_HOURS, help="no job runs longer (default 24)")
-    words.add_argument("--now", type=int, help="UTC ms; default: the clock")
-    words.add_argument("--dry-run", action="store_true", help="say what would go, remove nothing")
-    return words
+    options = JobParser(prog="stratamq jobs prune", description="Remove what no manifest in use names.")
+    options.add_argument("--input", required=True, help="directory or URI with manifests")
+    options.add_argument("--keep", type=int, default=KEEP, help="newest manifests that stay (default 3)")
+    options.add_argument("--grace-hours", type=float, default=GRACE_HOURS, help="no job runs longer (default 24)")
+    options.add_argument("--now", type=int, help="UTC ms; default: the clock")
+    options.add_argument("--dry-run", action="store_true", help="say what would go, remove nothing")
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

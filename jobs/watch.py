@@ -144,7 +144,7 @@ class LedgerWatch:
         gone = known.join(reported, on=keys, how="left_anti").withColumn(
             "state", F.when(F.col("t") > forgotten, "SETTLED").otherwise("FORGOTTEN")
         )
-        self._say(number, new.unionByName(gone).orderBy("t", *keys).collect())
+        self._write_report(number, new.unionByName(gone).orderBy("t", *keys).collect())
         # An old settled message is no longer tracked; the sessions of its topic are.
         open_ones = lost.where(F.col("t") > forgotten).select("o").distinct()
         of_messages = records.where("e IN ('acked', 'queued', 'dropped')")
@@ -161,7 +161,7 @@ class LedgerWatch:
         reported.write.mode("overwrite").parquet(str(kept / "reported"))
         (kept / "whole").touch()
 
-    def _say(self, number: int, rows: Sequence[object]) -> None:
+    def _write_report(self, number: int, rows: Sequence[object]) -> None:
         """Write the lines of one batch into a file atomically, and print the first ones."""
         lines = [json.dumps(row.asDict()) for row in rows]  # type: ignore[attr-defined]
         folder = self._state / "reports"
@@ -188,17 +188,17 @@ class LedgerWatch:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    words = JobParser(prog="stratamq jobs watch", description="Account for acknowledged messages while they come.")
-    words.add_argument("--ledger", required=True, action="append", help="directory of ledgers; may be repeated")
-    words.add_argument("--state", required=True, type=Path, help="folder of this watch; a later run goes on from it")
-    words.add_argument(
+    options = JobParser(prog="stratamq jobs watch", description="Account for acknowledged messages while they come.")
+    options.add_argument("--ledger", required=True, action="append", help="directory of ledgers; may be repeated")
+    options.add_argument("--state", required=True, type=Path, help="folder of this watch; a later run goes on from it")
+    options.add_argument(
         "--within", type=float, default=10.0, help="minutes after which a message must be accounted for (10)"
     )
-    words.add_argument("--late", type=float, default=15.0, help="minutes that a node's files may end later (15)")
-    words.add_argument("--every", type=float, default=60.0, help="seconds between looks for finished files (60)")
-    words.add_argument("--once", action="store_true", help="end with the last finished file")
-    spark_options(words)
-    return words
+    options.add_argument("--late", type=float, default=15.0, help="minutes that a node's files may end later (15)")
+    options.add_argument("--every", type=float, default=60.0, help="seconds between looks for finished files (60)")
+    options.add_argument("--once", action="store_true", help="end with the last finished file")
+    spark_options(options)
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ class Answering:
         policy: Answers requests about users, rights and bans.
         orders: Passes orders on to nodes.
         propose: Proposes a command to Raft, with the node that waits for it.
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
         count: Counts an event by name.
         utc: Seconds since the epoch, by this machine's clock.
     """
@@ -38,7 +38,7 @@ class Answering:
         policy: PolicyService,
         orders: NodeOrders,
         propose: Callable[[Command, ProposalOrigin], None],
-        tell: Callable[[str, Control], None],
+        send_message: Callable[[str, Control], None],
         count: Callable[[str], None],
         utc: Callable[[], float],
     ) -> None:
@@ -46,25 +46,25 @@ class Answering:
         self._policy = policy
         self._orders = orders
         self._propose = propose
-        self._tell = tell
+        self._send_message = send_message
         self._count = count
         self._for_process: list[tuple[str, Admin]] = []
-        self.desk = RouterOperators(view.node, lambda: view.shards, lambda: view.machine.map, tell, utc)
+        self.operators = RouterOperators(view.node, lambda: view.shards, lambda: view.machine.map, send_message, utc)
 
-    def ask(self, node: str, peer: PeerKey | None, question: Admin | Query) -> None:
+    def process_request(self, node: str, peer: PeerKey | None, question: Admin | Query) -> None:
         """Process a request that arrived over the link of ``peer``."""
         view = self._view
         if isinstance(question, Query):
-            self.desk.take(view.now, node, peer, question)
+            self.operators.take(view.now, node, peer, question)
             return
         try:
             decision = decide(question, operator_of(peer), view)
         except Refusal as refusal:
             self._count("verbs_refused")
-            self.desk.journal.note("refused", "verb", detail=f"{question.verb[:64]} of {node}: {refusal}")
+            self.operators.journal.note("refused", "verb", detail=f"{question.verb[:64]} of {node}: {refusal}")
             decision = refused(question, view.node, refusal)
         if isinstance(decision, AdminReply):
-            self._tell(node, decision)
+            self._send_message(node, decision)
         elif isinstance(decision, ProposedChange):
             self._change(node, question, decision.command)
         elif isinstance(decision, ForNodes):
@@ -74,7 +74,7 @@ class Answering:
             self._orders.pass_on(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
         elif isinstance(decision, PolicyQuery):
             leads = LeaderCheck(view.leads, view.node, view.leader)
-            self._policy.ask(view.now, node, question, decision.arguments, leads)
+            self._policy.process_request(view.now, node, question, decision.arguments, leads)
         else:
             self._for_process.append((node, question))
 
@@ -82,7 +82,7 @@ class Answering:
         view = self._view
         too_early = refusal_to_forget(view.now, command, view.machine.map, self._policy.waits)
         if too_early:
-            self._tell(node, AdminReply(question.request, False, None, too_early, NOT_READY))
+            self._send_message(node, AdminReply(question.request, False, None, too_early, NOT_READY))
         else:
             self._propose(command, ProposalOrigin(node, question.request, question))
 

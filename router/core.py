@@ -67,8 +67,8 @@ __all__ = ["RouterCore"]
 
 logger = logging.getLogger(__name__)
 
-STOP_S = 2.0  # time limit of an orderly stop while other routers have not taken over
-LOOK_S = 0.25  # interval of checks for unanswered messages
+STOP_TIMEOUT_S = 2.0  # time limit of an orderly stop while other routers have not taken over
+CHECK_S = 0.25  # interval of checks for unanswered messages
 NEVER = float("inf")
 
 
@@ -106,35 +106,45 @@ class RouterCore:
         refusals = Refusals(self.count)
         self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group, at_router=True))
         self._outbox = RouterOutbox(self.node, self.count)
-        self.tell = self._outbox.tell
-        self._relaying = Relaying(self.tell, self.count)
-        self._owned = OwnedShards(self.node, settings.cached_topics_max, self.tell, self.count, refusals)
+        self.send_message = self._outbox.send_message
+        self._relaying = Relaying(self.send_message, self.count)
+        self._owned = OwnedShards(self.node, settings.cached_topics_max, self.send_message, self.count, refusals)
         self.is_behind = self._owned.is_behind
         self.believes = believes
         self._now = 0.0
         self._stream = MapStream(settings.map_page_bytes)
         self._registrations = Registrations()
-        self._proposing = Proposing(self.machine, lambda: self.policy.epoch, self.tell, self._refuse, self.count)
+        self._proposing = Proposing(
+            self.machine, lambda: self.policy.epoch, self.send_message, self._refuse, self.count
+        )
         self.propose = self._proposing.propose
         pruning = Pruning(utc, settings.prune_late_s)
         self.policy = PolicyService(
-            self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes, pruning
+            self.send_message,
+            self._outbox.send,
+            self._proposing.give,
+            self.count,
+            utc,
+            settings.map_page_bytes,
+            pruning,
         )
-        self._heartbeats = Heartbeats(self.node, self.leases, self.policy, self.tell, settings.lease_s, self.count)
+        self._heartbeats = Heartbeats(
+            self.node, self.leases, self.policy, self.send_message, settings.lease_s, self.count
+        )
         self.contradictions = self._heartbeats.contradictions
-        self._orders = NodeOrders(self.tell)
+        self._orders = NodeOrders(self.send_message)
         self._group = group
-        self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count, utc)
-        self.looks, self.journal = self._answering.desk.desk, self._answering.desk.journal
+        self._answering = Answering(self, self.policy, self._orders, self.propose, self.send_message, self.count, utc)
+        self.looks, self.journal = self._answering.operators.queries, self._answering.operators.journal
         self._placement_requests = PlacementRequests()
         self._rounds: list[int] = []
         self._bootstrapping = False
-        self._next_look = -NEVER
+        self._next_check = -NEVER
         self._has_peers = False  # the map has other live routers
         self._changed = True  # by an event other than a shard message: leases and deadlines are checked
         self._deadline = self._next_time = -NEVER  # of all parts but the shards; next unconditional lease check
         self.reach = Reachability(entry.node)
-        self.stop = OrderlyStop(self.holder, STOP_S, idle=lambda: not (self.leads or self.shards))
+        self.stop = OrderlyStop(self.holder, STOP_TIMEOUT_S, idle=lambda: not (self.leads or self.shards))
         self._stops = StopRequests()
         self._successor = Successor()
         self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
@@ -166,14 +176,16 @@ class RouterCore:
             elif isinstance(event, LinkDown):
                 self._link_down(event.peer)
             elif isinstance(event, OrderDone):
-                self.tell(event.router, event.answer)
+                self.send_message(event.router, event.answer)
         for peer, message in self._gate.registered(now):
             self._control_of(peer, message)
         if self._owned.has_work and not _only_raft(events):
             leased = self.holder.has_lease(now) if self.machine.map.lease_s else True
-            self._owned.turn(BatchValidator(now, self.machine.map, leased))
+            self._owned.run_iteration(BatchValidator(now, self.machine.map, leased))
         if self._changed or now >= self._next_time or not events or self.stop.begun:
-            self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
+            self._process_timers(
+                now
+            )  # also what a Suspected asks for: leases and links are looked at, by their own rules
         self.looks.turn(now)
         return self._ready()
 
@@ -187,7 +199,7 @@ class RouterCore:
             self._next_deadline(),
             self._answering.take_for_process(),
             self._orders.take_for_process(),
-            self._gate.take_condemned(),
+            self._gate.take_violations(),
             ended=self.holder.ended and not self.stop.begun,
             stopped=self.stop.ended,
         )
@@ -200,7 +212,7 @@ class RouterCore:
     def _next_deadline(self) -> float:
         if self._changed:
             self._deadline = self._parts_deadline()
-            self._next_time = min(self._deadline, self._next_look)
+            self._next_time = min(self._deadline, self._next_check)
         if self._owned.has_work or self.looks.next_deadline() <= self._now:
             return min(self._now, self._deadline)
         # Unanswered messages and silent routers are checked at this time, even without a heartbeat.
@@ -210,19 +222,19 @@ class RouterCore:
         deadline = min(self.holder.next_deadline(), self.stop.next_deadline(), self._orders.next_deadline())
         if not self.leads:
             return deadline
-        looks = self._has_peers or self.leases.ending
+        has_checks = self._has_peers or self.leases.ending
         deadline = min(deadline, self.leases.next_deadline(), self._stops.next_deadline(), self.policy.next_deadline())
-        return min(deadline, self._next_look) if looks else deadline
+        return min(deadline, self._next_check) if has_checks else deadline
 
-    def _time(self, now: float) -> None:
+    def _process_timers(self, now: float) -> None:
         self._changed = True
         self.stop.step(now)
         if is_in_group(self._group, self.node):  # the leader refuses heartbeats of other routers
             self.holder.beat(now)
         self._take_own()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_S
-            self._look(now)
+        if now >= self._next_check:
+            self._next_check = now + CHECK_S
+            self._check_peers(now)
         self.policy.step(now)
         self._orders.step(now)
         if not self.leads:
@@ -239,7 +251,7 @@ class RouterCore:
         if context is not None:
             self._rounds.append(context)
 
-    def _look(self, now: float) -> None:
+    def _check_peers(self, now: float) -> None:
         """Repeat unacknowledged messages; find unreachable peers and shards of silent routers."""
         cluster_map = self.machine.map
         waited = self._owned.repeat(now, cluster_map)
@@ -247,7 +259,7 @@ class RouterCore:
         self._owned.note_sizes(self.holder.sizes)
         if not self.leads:
             return
-        self._late_storage.look(now)
+        self._late_storage.check(now)
         if (relieved := outside_group(self._group, cluster_map)) is not None:
             self.propose(relieved)
         owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
@@ -257,18 +269,18 @@ class RouterCore:
         node = self.reach.worst_connected(now, cluster_map, self.leases.complaints(cluster_map))
         stopped = (node, cluster_map.nodes[node].incarnation) if node else None
         if stopped is None and not self.leases.ending:
-            stopped = self.policy.waits.deaf(now)
+            stopped = self.policy.waits.find_overdue(now)
         if stopped is not None:
             self.count("leases_stopped")
             self.leases.stop(stopped)
 
     def _take_own(self) -> bool:
         """Process this router's messages to itself; return whether there were any."""
-        said = False
+        any_message = False
         while (message := self._outbox.take_own()) is not None:
-            said = True
+            any_message = True
             self._control(self.node, None, message)
-        return said
+        return any_message
 
     # --- the operators' view
 
@@ -285,7 +297,7 @@ class RouterCore:
     # --- sending and proposing
 
     def _to_router(self, router: str, message: Control) -> bool:
-        self.tell(router, message)
+        self.send_message(router, message)
         return True
 
     def rebalance_due(self) -> int:
@@ -305,7 +317,7 @@ class RouterCore:
             self._bootstrapping = False
 
     def _refuse(self, peer: str, request: int, code: str, detail: str) -> None:
-        self.tell(peer, RequestRefused(request, code, detail, self.leader))
+        self.send_message(peer, RequestRefused(request, code, detail, self.leader))
 
     # --- Raft
 
@@ -367,15 +379,15 @@ class RouterCore:
             for entry in delta.nodes:
                 if entry.alive and before.get(entry.node) != entry.incarnation:
                     self.leases.admitted(self._now, (entry.node, entry.incarnation))
-            self.leases.forget_others(cluster_map)
-            self.contradictions.forget_others(cluster_map)
+            self.leases.retain_live(cluster_map)
+            self.contradictions.retain_live(cluster_map)
         for node, data in self._stream.step(delta, cluster_map):
             self._outbox.send(node, data)
         self._follow_own_map()
         for entry in delta.nodes:
             former = before.get(entry.node)
             if entry.tier == TIER_EDGE and former is not None and (entry.incarnation != former or not entry.alive):
-                self._owned.edge_over(self._now, entry.node)
+                self._owned.remove_edge(self._now, entry.node)
         self._owned.follow(self._now, cluster_map, active=self.holder.active)
 
     def _map_replaced(self) -> None:
@@ -383,7 +395,7 @@ class RouterCore:
         self.contradictions.map_digests.begin(cluster_map.epoch, cluster_map.digest)
         self._owned.replaced(cluster_map)
         for node, page in self._stream.replaced(cluster_map):
-            self.tell(node, page)
+            self.send_message(node, page)
         self.policy.waits.replaced(cluster_map)
         if self.leads:
             self.leases.begin(self._now, cluster_map)
@@ -434,9 +446,9 @@ class RouterCore:
                 self.policy.handle(self._now, node, peer, message)
         elif isinstance(message, Relay):
             if not self._relaying.take(peer, message, self.machine.map):
-                self._gate.condemn(self._now, cast(PeerKey, peer), name_of(message), TIER)
+                self._gate.reject(self._now, cast(PeerKey, peer), name_of(message), TIER)
         elif isinstance(message, Admin | Query):
-            self._answering.ask(node, peer, message)
+            self._answering.process_request(node, peer, message)
         elif isinstance(message, Orders):
             self._orders.take(node, message)
         elif not self.holder.handle(self._now, node, message):
@@ -461,7 +473,7 @@ class RouterCore:
 
     def _follow(self, node: str, peer: PeerKey | None, message: FollowMap) -> None:
         incarnation = peer.incarnation if peer is not None else 0
-        self.tell(node, self._stream.follow(node, incarnation, message, self.machine.map))
+        self.send_message(node, self._stream.follow(node, incarnation, message, self.machine.map))
 
     def _link_down(self, peer: PeerKey) -> None:
         self.reach.link_down(peer, self._now)
@@ -485,8 +497,8 @@ class RouterCore:
         if not self.machine.map.is_alive(node, incarnation):
             self.count("stops_of_others")
         elif isinstance(message, DrainNode):
-            self._stops.ask(self._now, node, incarnation)
-        elif self.leases.leaves((node, incarnation)):
+            self._stops.add(self._now, node, incarnation)
+        elif self.leases.record_end((node, incarnation)):
             self.policy.waits.proved((node, incarnation))
             self.propose(DeclareDead(node, incarnation))
 

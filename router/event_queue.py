@@ -14,7 +14,7 @@ from wire.node.fair_queue import FairQueue, LinkReading
 
 __all__ = ["RouterEventQueue"]
 
-TURN_BYTES = 32 * 1024  # of frames, at least one frame: decoding takes half a millisecond
+ITERATION_BYTES = 32 * 1024  # of frames, at least one frame: decoding takes half a millisecond
 EVENT_BYTES = 128  # weight of an event besides its payload: at most 256 events an iteration
 
 
@@ -34,7 +34,7 @@ class RouterEventQueue(FairQueue):
         Args:
             is_behind: Returns whether events of a node are skipped now.
         """
-        return self.next_events(TURN_BYTES, skips=is_behind)[0]
+        return self.next_events(ITERATION_BYTES, skips=is_behind)[0]
 
 
 def _weigh(event: Event, _: int, __: int) -> tuple[int, int]:

@@ -101,7 +101,7 @@ class RouterReady:
     next_deadline: float = float("inf")
     questions: list[tuple[str, Admin]] = field(default_factory=list)  # (requesting node, request): the shell answers
     orders: list[tuple[str, OrderNode, str]] = field(default_factory=list)  # (router, its order, refusal or "")
-    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # peers that broke the protocol, and the reason
+    violations: list[tuple[PeerKey, str]] = field(default_factory=list)  # peers that broke the protocol, and the reason
     ended: bool = False  # the map declared this incarnation dead: restart
     transfer: str = ""  # this router stops: transfer leadership to this peer
     stopped: bool = False  # the orderly stop is complete: end the process

@@ -34,15 +34,15 @@ class FrameGate:
         self._roster = roster
         self._kinds = kinds_from(TIER_ROUTER)  # of frames, by the sender's tier
         self._early = EarlyMessages()
-        self._condemned: dict[PeerKey, str] = {}  # in this iteration
+        self._violations: dict[PeerKey, str] = {}  # in this iteration
 
     def read(self, now: float, event: FrameArrived) -> Iterator[Control]:
         """Yield the messages of a frame, up to the first one that is refused or that its handler cannot decode."""
         peer = event.peer
-        if peer in self._condemned:
+        if peer in self._violations:
             return
         if event.kind not in self._kinds.get(peer.tier, ()) or event.kind == FrameKind.RAFT:
-            self.condemn(now, peer, f"frame kind {event.kind}", TIER)
+            self.reject(now, peer, f"frame kind {event.kind}", TIER)
             return
         try:
             payload = event.payload
@@ -54,8 +54,8 @@ class FrameGate:
         for message in messages:
             fault = fault_of(peer, TIER_ROUTER, message)
             if fault:
-                self.condemn(now, peer, name_of(message), fault)
-            if peer in self._condemned:
+                self.reject(now, peer, name_of(message), fault)
+            if peer in self._violations:
                 return
             role_fault = role_fault_of(peer, message, self._roster)
             if not role_fault:
@@ -78,15 +78,15 @@ class FrameGate:
     def unreadable(self, peer: PeerKey, error: Unreadable) -> None:
         """Close the link of a peer whose message, or relayed message, cannot be decoded."""
         self._count("frames_unreadable")
-        self._condemned[peer] = str(error)
+        self._violations[peer] = str(error)
 
-    def condemn(self, now: float, peer: PeerKey, what: str, fault: str) -> None:
+    def reject(self, now: float, peer: PeerKey, what: str, fault: str) -> None:
         """Refuse a message that violates the protocol, and close its link."""
         self._refusals.refuse(now, peer, what, fault)
-        self._condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
+        self._violations[peer] = f"a {peer.tier} may not send this {what} ({fault})"
 
-    def take_condemned(self) -> list[tuple[PeerKey, str]]:
+    def take_violations(self) -> list[tuple[PeerKey, str]]:
         """Return the peers whose links must be closed, each with the reason."""
-        condemned = list(self._condemned.items())
-        self._condemned.clear()
-        return condemned
+        violations = list(self._violations.items())
+        self._violations.clear()
+        return violations

@@ -23,7 +23,7 @@ class Heartbeats:
         node: This router.
         leases: Of every live incarnation, at the leader.
         policy: Receives the policy state of heartbeats.
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
         lease_s: Duration of a granted lease.
         count: Counts an event by name.
 
@@ -36,25 +36,25 @@ class Heartbeats:
         node: str,
         leases: LeaseTable,
         policy: PolicyService,
-        tell: Callable[[str, Control], None],
+        send_message: Callable[[str, Control], None],
         lease_s: float,
         count: Callable[[str], None],
     ) -> None:
         self._node = node
         self._leases = leases
         self._policy = policy
-        self._tell = tell
+        self._send_message = send_message
         self._lease_s = lease_s
         self.contradictions = Contradictions(count, policy.verdict)
 
     def refer(self, node: str, beat: Heartbeat, leader: str) -> None:
         """Reply to a heartbeat at a router that does not lead: no lease, and the leader's name."""
-        self._tell(node, HeartbeatReply(beat.incarnation, beat.sent_at, 0.0, 0, leader))
+        self._send_message(node, HeartbeatReply(beat.incarnation, beat.sent_at, 0.0, 0, leader))
 
     def arrived(self, now: float, node: str, beat: Heartbeat) -> None:
         """Process a heartbeat that arrived at the leader."""
         self._leases.arrived(node, beat, now, fits=not self.contradictions.contradicts_map(beat))
-        self._policy.heard(now, beat)
+        self._policy.record_heartbeat(now, beat)
 
     def confirmed(self, now: float, context: int, cluster_map: ClusterMap) -> None:
         """Answer the heartbeats of a confirmed quorum round, from a map with all commits before that round."""
@@ -64,6 +64,6 @@ class Heartbeats:
         for peer, beat, granted in self._leases.round_done(now, context, cluster_map, contradicts):
             lease_s = self._lease_s if granted else 0.0
             epochs = cluster_map.epoch, self._policy.epoch
-            reloads = self.contradictions.judge(beat)
+            reloads = self.contradictions.check(beat)
             reply = HeartbeatReply(beat.incarnation, beat.sent_at, lease_s, settled, self._node, *epochs, *reloads)
-            self._tell(peer, reply)
+            self._send_message(peer, reply)

@@ -24,7 +24,7 @@ class RouterOutbox:
         self._own: list[Control] = []
         self._sends: list[tuple[str, int, bytes]] = []
 
-    def tell(self, node: str, message: Control) -> None:
+    def send_message(self, node: str, message: Control) -> None:
         """Send a control message to a node, this one included; a message to "" is dropped."""
         if node == self._node:
             self._own.append(message)

@@ -30,7 +30,7 @@ class Proposing:
     Args:
         machine: The map, as committed so far.
         policy_epoch: Returns the policy epoch that is committed so far.
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
         refuse: Sends ``Refused``: node, request, code, detail.
         count: Counts an event by name.
     """
@@ -39,13 +39,13 @@ class Proposing:
         self,
         machine: MapMachine,
         policy_epoch: Callable[[], int],
-        tell: Callable[[str, Control], None],
+        send_message: Callable[[str, Control], None],
         refuse: Callable[[str, int, str, str], None],
         count: Callable[[str], None],
     ) -> None:
         self._machine = machine
         self._policy_epoch = policy_epoch
-        self._tell = tell
+        self._send_message = send_message
         self._refuse = refuse
         self._count = count
         self._under_way = Proposals()
@@ -112,7 +112,7 @@ class Proposing:
             self._refuse(node, change.request, "unavailable", "not committed")
         asker = proposed.asker
         if asker is not None and asker.question is not None:
-            self._tell(asker.node, not_committed(asker.question, leader_hint))
+            self._send_message(asker.node, not_committed(asker.question, leader_hint))
         elif asker is not None:
             code = "not_leader" if leader_hint else "unavailable"
             self._refuse(asker.node, asker.request, code, "not committed")
@@ -121,20 +121,20 @@ class Proposing:
     def _answer(self, asker: ProposalOrigin, command: Command, outcome: CommandResult) -> None:
         """Send the result of a command to the node that requested it."""
         if asker.question is not None:
-            self._tell(asker.node, reply_to(asker.question, outcome, self._machine))
+            self._send_message(asker.node, reply_to(asker.question, outcome, self._machine))
         elif outcome.refusal:
             self._refuse(asker.node, asker.request, "invalid", outcome.refusal)
         elif isinstance(command, RegisterNode):
             entry = command.entry
             assert self._machine.map.is_alive(entry.node, entry.incarnation), "the map has it before it is answered"
-            self._tell(asker.node, Registered(asker.request, entry.incarnation, self._policy_epoch()))
+            self._send_message(asker.node, Registered(asker.request, entry.incarnation, self._policy_epoch()))
         else:
-            self._tell(asker.node, Changed(asker.request))
+            self._send_message(asker.node, Changed(asker.request))
 
     def _answer_change(self, node: str, change: RequestChange, command: Command) -> None:
         assert isinstance(command, PlacePartitions), "only placements join requests"
         placement = self._machine.map.partitions[change.partition]
         if placement == command.entries[change.partition]:
-            self._tell(node, Changed(change.request))
+            self._send_message(node, Changed(change.request))
         else:
             self._refuse(node, change.request, "invalid", f"partition {change.partition} is at {placement.epoch}")

@@ -19,12 +19,12 @@ class Relaying:
     """Forwarding of messages between live incarnations.
 
     Args:
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
         count: Counts an event by name.
     """
 
-    def __init__(self, tell: Callable[[str, Control], None], count: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, send_message: Callable[[str, Control], None], count: Callable[[str], None]) -> None:
+        self._send_message = send_message
         self._count = count
 
     def take(self, peer: PeerKey | None, message: Relay, cluster_map: ClusterMap) -> bool:
@@ -41,6 +41,6 @@ class Relaying:
         receiver = cluster_map.nodes[message.node].tier
         if not isinstance(inner, RELAYED) or fault_of(peer, receiver, inner):
             return False
-        self._tell(message.node, Relayed(peer.node, peer.incarnation, message.message))
+        self._send_message(message.node, Relayed(peer.node, peer.incarnation, message.message))
         self._count("relayed")
         return True

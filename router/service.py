@@ -98,7 +98,7 @@ class RouterService:
         self._members = _members(config)
         self._wake = trio.Event()
         self._wakes_at = float("-inf")  # when the loop's wait times out
-        self._serves = self._behind = self._over = False
+        self._serves = self._behind = self._has_ended = False
         self._connected: set[str] = set()
         self._rng = random.Random(process.folder.incarnation)
         self._hub = LinkHub(
@@ -109,16 +109,16 @@ class RouterService:
             on_down=self._on_down,
             on_reset=self._on_down,
             rng=self._rng,
-            on_read=self._turn_at_once,
+            on_read=self._iterate_after_read,
             early=process.turns.note,
             give_way=process.give_way,
         )
         self._events = RouterEventQueue(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_ROUTER, self._audit, self._hub.whence)
-        self._said_ready = False
-        self._said_refused = False
-        self._gaps, self._waiting, self._waiting_at = MapGaps(), WaitingLog(logger), 0.0
+        self._reported_ready = False
+        self._logged_refused = False
+        self._gaps, self._waiting, self._next_waiting_log = MapGaps(), WaitingLog(logger), 0.0
         self._repairing = False
         self._next_repair = 0.0
         self._deadline = float("-inf")  # of the core's next call
@@ -156,7 +156,7 @@ class RouterService:
             show_process(self.core.looks, self._process, self.core.journal)
             self._process.links = lambda: sorted(self._connected)
             await nursery.start(self._raft.run)
-            nursery.start_soon(self._stop_when_told)
+            nursery.start_soon(self._wait_for_stop)
             nursery.start_soon(self._gossip.run, bound)
             await self._loop()
             nursery.cancel_scope.cancel()
@@ -213,11 +213,11 @@ class RouterService:
 
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.RAFT:
-            self._raft.take_in(peer, payload)
-        elif peer.tier not in (TIER_OPERATOR, TIER_GATEWAY) or self._note_question(peer, kind, payload):
+            self._raft.receive_payload(peer, payload)
+        elif peer.tier not in (TIER_OPERATOR, TIER_GATEWAY) or self._audit_request(peer, kind, payload):
             self._events.append(FrameArrived(peer, kind, payload))  # on_read runs the iteration after the read
 
-    def _note_question(self, peer: PeerKey, kind: int, payload: bytes) -> bool:
+    def _audit_request(self, peer: PeerKey, kind: int, payload: bytes) -> bool:
         """Write the audit record of an operator's request; return whether to pass it to the core."""
         try:
             question = decode_control(payload) if kind == FrameKind.CONTROL else None
@@ -235,9 +235,9 @@ class RouterService:
         """Send the core's frames; replies to audited commands wait until their audit record is written."""
         waiting, others = list[tuple[str, AdminReply]](), []
         for send in sends:
-            said = decode_control(send[2]) if self._verbs.waits(send[0]) else None
-            if isinstance(said, AdminReply):
-                waiting.append((send[0], said))
+            reply = decode_control(send[2]) if self._verbs.waits(send[0]) else None
+            if isinstance(reply, AdminReply):
+                waiting.append((send[0], reply))
             else:
                 others.append(send)
         self._hub.send_all(joined_frames(others, self.core.machine.map.nodes))
@@ -266,21 +266,21 @@ class RouterService:
     def _apply(self, entry: LogEntry) -> None:
         # Directly, not through the queue: a snapshot after this entry must contain it.
         self._carry_out(self.core.handle(boot_time(), [Applied(entry.data)]))
-        self._turn_soon()
+        self._wake_loop()
 
     # --- the loop
 
     async def _loop(self) -> None:
         """Run an iteration at each deadline or wakeup, until this router ends."""
         self._serves = True
-        while not self._over:
+        while not self._has_ended:
             tick_s = TICK_MAX_S if len(self._raft.configuration.peers()) > 1 else IDLE_TICK_MAX_S
             self._wakes_at = min(self._deadline, boot_time() + tick_s)
             with trio.move_on_after(max(0.0, self._wakes_at - boot_time())):
                 await self._wake.wait()
             self._wake = trio.Event()
             if self._events or boot_time() >= min(self._deadline, self._wakes_at):
-                self._turn()
+                self._run_iteration()
             self._process.check_cluster(self.core.holder.cluster, self._hub.table)
         self._serves = False
         if self._process.restart:
@@ -288,40 +288,40 @@ class RouterService:
         else:
             await self._hub.drain()
 
-    def _turn_soon(self) -> None:
+    def _wake_loop(self) -> None:
         """Run an iteration as soon as possible, regardless of the core's deadline."""
         self._deadline = float("-inf")
         self._wake.set()
 
-    def _turn_at_once(self) -> None:
+    def _iterate_after_read(self) -> None:
         """Run an iteration within the call that read a link, which saves a wakeup of the loop.
 
         While a backlog exists, only the loop runs iterations, so that Raft and leases run in between.
         """
         if self._events and self._serves and not self._behind:
-            self._turn()
+            self._run_iteration()
         if self._events or self._deadline < self._wakes_at:
             self._wake.set()
 
-    def _turn(self) -> None:
+    def _run_iteration(self) -> None:
         events = self._events.take(self.core.is_behind)
         self._process.give_way()
         ready = self.core.handle(boot_time(), events or [NodeTick()])
         self._process.give_way()
         self._carry_out(ready)
-        self._say_what_is_missing()
+        self._log_missing()
         self._repair_group()
         self._behind = bool(self._events) or self._deadline <= boot_time()
         if self._events:
             self._wake.set()
         if ready.stopped or ready.ended:
-            self._over, self._serves, self._process.restart = True, False, not ready.stopped
+            self._has_ended, self._serves, self._process.restart = True, False, not ready.stopped
             self._wake.set()
 
-    async def _stop_when_told(self) -> None:
+    async def _wait_for_stop(self) -> None:
         await self._process.stopping.wait()
         self.core.stop.begin(boot_time())
-        self._turn_soon()
+        self._wake_loop()
 
     async def _transfer(self, successor: str) -> None:
         try:
@@ -344,7 +344,7 @@ class RouterService:
                 self._audit.note(order_record(order, router, refusal))
             if not refusal:
                 self._ordered.take(router, order)
-        for key, why in ready.condemned:
+        for key, why in ready.violations:
             self._hub.condemn(key, why)
         self._send_all(ready.sends)
         self._process.give_way()
@@ -379,8 +379,8 @@ class RouterService:
     def _repair_group(self) -> None:
         """Repair the Raft group as its leader; log once that this router's identity was refused."""
         raft = self._raft.core
-        if raft.identity_refused != self._said_refused:
-            self._said_refused = raft.identity_refused
+        if raft.identity_refused != self._logged_refused:
+            self._logged_refused = raft.identity_refused
             if raft.identity_refused:
                 say(logger, "raft.other_disk", peer=self._config.node.id)
         now = trio.current_time()
@@ -416,13 +416,13 @@ class RouterService:
             if peers != self._peers:
                 self._peers = peers
                 self._hub.set_peers(peers)
-        if not self._said_ready and self.core.holder.has_lease(boot_time()):
-            self._said_ready = True
+        if not self._reported_ready and self.core.holder.has_lease(boot_time()):
+            self._reported_ready = True
             self._process.ready({"link": self._bound})
 
-    def _say_what_is_missing(self) -> None:
-        if (now := boot_time()) >= self._waiting_at:
-            self._waiting_at = now + 1.0
+    def _log_missing(self) -> None:
+        if (now := boot_time()) >= self._next_waiting_log:
+            self._next_waiting_log = now + 1.0
             self._waiting.look(now, self._waits_for() or self._gaps.reason(self.core.machine.map))
 
     def _waits_for(self) -> str:

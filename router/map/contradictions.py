@@ -44,7 +44,7 @@ class Contradictions:
     def _map_verdict(self, beat: Heartbeat) -> Verdict:
         return self.map_digests.verdict(beat.map_epoch, beat.map_digest)
 
-    def judge(self, beat: Heartbeat) -> tuple[bool, bool]:
+    def check(self, beat: Heartbeat) -> tuple[bool, bool]:
         """Check a heartbeat after a quorum round; return whether its map, and its policy, contradict the log."""
         verdicts = {"map": self._map_verdict(beat), "policy": self._policy_verdict(beat)}
         for what, verdict in verdicts.items():
@@ -63,7 +63,7 @@ class Contradictions:
             self._nodes.pop(incarnation, None)
         return "map" in wrong, "policy" in wrong
 
-    def forget_others(self, cluster_map: ClusterMap) -> None:
+    def retain_live(self, cluster_map: ClusterMap) -> None:
         """Drop incarnations that are not alive."""
         for incarnation in [each for each in self._nodes if not cluster_map.is_alive(*each)]:
             del self._nodes[incarnation]

@@ -30,18 +30,18 @@ class LateStorage:
         self._leases = leases
         self._propose = propose
         self._next = float("-inf")
-        self._looked_at = -1  # epoch at which all nodes had partitions
+        self._balanced_epoch = -1  # epoch at which all nodes had partitions
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Propose a rebalance if one is needed and allowed."""
         machine, cluster_map = self._machine, self._machine.map
         job = machine.job
-        if now < self._next or cluster_map.epoch == self._looked_at:
+        if now < self._next or cluster_map.epoch == self._balanced_epoch:
             return
         if job is not None and not (job.automatic and job.state in ("done", "failed")):
             return
         if not _without_partitions(cluster_map):
-            self._looked_at = cluster_map.epoch
+            self._balanced_epoch = cluster_map.epoch
             return
         if self._leases.ending or self._leases.settled_epoch(cluster_map) < cluster_map.epoch or not self._empty():
             return

@@ -20,9 +20,9 @@ class LeaseTable:
     =======  ====================================================  =============================================
     state    meaning                                               transitions
     =======  ====================================================  =============================================
-    granted  heartbeats are answered and renew it                  ``stop``; ``leaves``; ``expired``
-    stopped  heartbeats are answered without a lease               ``expired``, ``leaves``
-    dying    the death is proposed, no renewal                     committed: ``forget_others`` drops it;
+    granted  heartbeats are answered and renew it                  ``stop``; ``record_end``; ``expired``
+    stopped  heartbeats are answered without a lease               ``expired``, ``record_end``
+    dying    the death is proposed, no renewal                     committed: ``retain_live`` drops it;
                                                                    not committed: as before ``expired``
     =======  ====================================================  =============================================
 
@@ -43,16 +43,16 @@ class LeaseTable:
         self._waiting: dict[tuple[str, NodeIncarnation], Heartbeat] = {}  # newest of each link peer, for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
-        self._map: ClusterMap | None = None  # map, and its epoch, of ``_live_ones``
+        self._map: ClusterMap | None = None  # map, and its epoch, of ``_live_incarnations``
         self._epoch = -1
-        self._live_ones: list[NodeIncarnation] = []
-        self._looked_at: list[NodeIncarnation] | None = None  # the last checked list; each has a time in ``_until``
+        self._live_incarnations: list[NodeIncarnation] = []
+        self._checked: list[NodeIncarnation] | None = None  # the last checked list; each has a time in ``_until``
         self._deadline: float | None = None  # cache of ``next_deadline``, until ``_until`` or ``_dying`` changes
 
     def begin(self, now: float, cluster_map: ClusterMap) -> None:
         """Start as the leader: every lease counts from now."""
         self._until = dict.fromkeys(live_incarnations(cluster_map), now + self.lease_s + self._margin_s)
-        self._looked_at = self._deadline = None
+        self._checked = self._deadline = None
         self._beat_at = dict.fromkeys(self._until, now)
         self._unreachable.clear()
         self._dying.clear()
@@ -148,7 +148,7 @@ class LeaseTable:
         """True while a stopped lease expires or a death is proposed: one node at a time."""
         return bool(self._stopped or self._dying)
 
-    def leaves(self, incarnation: NodeIncarnation) -> bool:
+    def record_end(self, incarnation: NodeIncarnation) -> bool:
         """Record that an incarnation ended; the caller proposes its death. False if one is proposed already."""
         if incarnation in self._dying:
             return False
@@ -164,8 +164,10 @@ class LeaseTable:
         """Return node -> live nodes that it last reported unreachable; empty while a lease is ending."""
         if self.ending:
             return {}
-        told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in self._live(cluster_map)}
-        return {node: names for node, names in told.items() if names}
+        reports = {
+            node: self._unreachable.get((node, incarnation), ()) for node, incarnation in self._live(cluster_map)
+        }
+        return {node: names for node, names in reports.items() if names}
 
     def sizes(self, incarnation: NodeIncarnation) -> dict[int, tuple[int, int]]:
         """Return partition or shard -> (keys, bytes), as last reported by the node."""
@@ -178,10 +180,10 @@ class LeaseTable:
     def expired(self, now: float, cluster_map: ClusterMap) -> list[NodeIncarnation]:
         """Return incarnations whose lease has certainly expired, once each; the caller proposes their death."""
         live = self._live(cluster_map)
-        if live is self._looked_at and now < self.next_deadline():
+        if live is self._checked and now < self.next_deadline():
             return []
         dead = []
-        self._looked_at, self._deadline = live, None
+        self._checked, self._deadline = live, None
         for incarnation in live:
             if (
                 incarnation not in self._dying
@@ -196,7 +198,7 @@ class LeaseTable:
         self._dying.discard(incarnation)
         self._deadline = None
 
-    def surely_over(self, now: float, incarnation: NodeIncarnation) -> bool:
+    def has_certainly_expired(self, now: float, incarnation: NodeIncarnation) -> bool:
         """True if this incarnation's lease has certainly expired."""
         return self._until.get(incarnation, 0.0) <= now
 
@@ -226,13 +228,17 @@ class LeaseTable:
     def _live(self, cluster_map: ClusterMap) -> list[NodeIncarnation]:
         """Return every live incarnation, cached for the map's epoch."""
         if self._map is not cluster_map or self._epoch != cluster_map.epoch:
-            self._map, self._epoch, self._live_ones = cluster_map, cluster_map.epoch, live_incarnations(cluster_map)
-        return self._live_ones
+            self._map, self._epoch, self._live_incarnations = (
+                cluster_map,
+                cluster_map.epoch,
+                live_incarnations(cluster_map),
+            )
+        return self._live_incarnations
 
-    def forget_others(self, cluster_map: ClusterMap) -> None:
+    def retain_live(self, cluster_map: ClusterMap) -> None:
         """Drop data of incarnations that are not alive."""
         live = set(live_incarnations(cluster_map))
-        self._looked_at = self._deadline = None
+        self._checked = self._deadline = None
         for table in (
             self._until,
             self._acknowledged,

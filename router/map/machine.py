@@ -73,7 +73,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     order: MapOrderOutcome | None = None  # of an order: its first result
 
 
-class _Judged(msgspec.Struct, frozen=True):
+class _Evaluation(msgspec.Struct, frozen=True):
     """Effect of a command before it is applied."""
 
     outcome: CommandResult = CommandResult()
@@ -112,22 +112,22 @@ class MapMachine:
         """
         if isinstance(command, Order):
             return self._apply_order(command)
-        judged = self._judged(command)
-        if judged.map is not None:
+        evaluation = self._evaluate_safely(command)
+        if evaluation.map is not None:
             assert not self.map.cluster, "a cluster is made once"
-            self.map = judged.map
-        if judged.job is not None:
-            self.job = judged.job
-        if judged.outcome.delta is not None:
-            assert judged.outcome.delta.epoch == self.map.epoch + 1, "one step, one epoch"
-            self.map.apply(judged.outcome.delta)
-        return judged.outcome
+            self.map = evaluation.map
+        if evaluation.job is not None:
+            self.job = evaluation.job
+        if evaluation.outcome.delta is not None:
+            assert evaluation.outcome.delta.epoch == self.map.epoch + 1, "one step, one epoch"
+            self.map.apply(evaluation.outcome.delta)
+        return evaluation.outcome
 
     def suppose(self, command: Command) -> CommandResult:
         """Return the effect that a command would have now; never raises."""
         if not isinstance(command, Order):
-            return self._judged(command).outcome
-        return self._known_order(command) or self._judged(command.command).outcome
+            return self._evaluate_safely(command).outcome
+        return self._known_order(command) or self._evaluate_safely(command.command).outcome
 
     def _apply_order(self, command: Order) -> CommandResult:
         known = self._known_order(command)
@@ -147,35 +147,37 @@ class MapMachine:
         refusal = out_of_range(command, self.map) if self.map.cluster else "the cluster is not bootstrapped"
         return CommandResult(refusal=refusal) if refusal else None
 
-    def _judged(self, command: Command) -> _Judged:
+    def _evaluate_safely(self, command: Command) -> _Evaluation:
         try:
-            return self._judge(command)
+            return self._evaluate(command)
         except MemoryError:
             raise  # local to this router: the others applied the command
         except Exception as error:  # the same at every router, because it depends on command and map only
             say(logger, "map.command_failed", command=name_of(command), exc_info=True)
-            return _Judged(CommandResult(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}"))
+            return _Evaluation(
+                CommandResult(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}")
+            )
 
-    def _judge(self, command: Command) -> _Judged:
+    def _evaluate(self, command: Command) -> _Evaluation:
         refusal = out_of_range(command, self.map)
         if refusal:
-            return _Judged(CommandResult(refusal=refusal))
+            return _Evaluation(CommandResult(refusal=refusal))
         if isinstance(command, Bootstrap):
             return self._bootstrap(command)
         if not self.map.cluster:
-            return _Judged(CommandResult(refusal="the cluster is not bootstrapped"))
+            return _Evaluation(CommandResult(refusal="the cluster is not bootstrapped"))
         if type(command) in JOB_RULES:
             job = JOB_RULES[type(command)](self.map, self.job, command)
-            return _Judged(CommandResult(refusal=job)) if isinstance(job, str) else _Judged(job=job)
+            return _Evaluation(CommandResult(refusal=job)) if isinstance(job, str) else _Evaluation(job=job)
         step = Transition(self.map)
         refusal = MAP_RULES[type(command)](step, command)
         if refusal or not step.changed:
-            return _Judged(CommandResult(refusal=refusal))
-        return _Judged(CommandResult(step.delta()))
+            return _Evaluation(CommandResult(refusal=refusal))
+        return _Evaluation(CommandResult(step.delta()))
 
-    def _bootstrap(self, command: Bootstrap) -> _Judged:
+    def _bootstrap(self, command: Bootstrap) -> _Evaluation:
         if self.map.cluster:
-            return _Judged(CommandResult(refusal=f"cluster {self.map.cluster!r} exists already"))
+            return _Evaluation(CommandResult(refusal=f"cluster {self.map.cluster!r} exists already"))
         new = ClusterMap(
             cluster=command.cluster,
             cluster_id=command.cluster_id,
@@ -187,4 +189,4 @@ class MapMachine:
             base_shards=command.shards,
         )
         new.begin()
-        return _Judged(map=new)
+        return _Evaluation(map=new)

@@ -19,14 +19,14 @@ class MapStream:
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
         self._followers: dict[str, int] = {}  # node -> incarnation of its link
-        self._shelf = MapPages(page_bytes)
+        self._pages = MapPages(page_bytes)
 
     def follow(self, node: str, incarnation: int, message: FollowMap, cluster_map: ClusterMap) -> Control:
         """Add a follower, or process its request for a page; return the page."""
         self._followers[node] = incarnation
         if message.page_of < 0:
-            return self._shelf.first(cluster_map)
-        return self._shelf.page(cluster_map, message.page_of, message.offset)
+            return self._pages.first(cluster_map)
+        return self._pages.page(cluster_map, message.page_of, message.offset)
 
     def link_down(self, peer: PeerKey) -> None:
         """Remove a follower whose link ended, unless a newer incarnation follows."""
@@ -38,10 +38,10 @@ class MapStream:
         assert delta.epoch == cluster_map.epoch, "a step is told after the map has it"
         data = encode_control(MapStep(delta)) if self._followers else b""
         if len(data) > self._page_bytes:
-            data = encode_control(self._shelf.first(cluster_map))
+            data = encode_control(self._pages.first(cluster_map))
         return [(node, data) for node in sorted(self._followers)]
 
     def replaced(self, cluster_map: ClusterMap) -> list[tuple[str, Control]]:
         """Return (node, first page) after the whole map was replaced."""
-        self._shelf.clear()
-        return [(node, self._shelf.first(cluster_map)) for node in sorted(self._followers)]
+        self._pages.clear()
+        return [(node, self._pages.first(cluster_map)) for node in sorted(self._followers)]

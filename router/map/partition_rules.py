@@ -134,5 +134,5 @@ def accept_loss(step: Transition, command: AcceptLoss) -> str:
     return ""
 
 
-def _without(names: tuple[str, ...], gone: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name != gone)
+def _without(names: tuple[str, ...], removed: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name != removed)

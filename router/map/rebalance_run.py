@@ -31,7 +31,7 @@ class RebalanceRunner:
         self._next = float("-inf")
         self._proposed: dict[tuple[str, int], tuple[int, float]] = {}  # kind, number -> epoch, time
         self._free_at = float("-inf")  # throttle: earliest start of the next copy
-        self._paid: set[tuple[int, int]] = set()  # job, partition: started under this leader
+        self._started: set[tuple[int, int]] = set()  # job, partition: started under this leader
         self._ending: tuple[int, float] = (0, 0.0)  # job whose end was proposed, time
         self._watched: tuple[int, float, int] = (0, 0.0, 0)  # job, start of observation, moves done then
 
@@ -62,13 +62,13 @@ class RebalanceRunner:
             entry = cluster_map.nodes.get(move.target[0]) if move.kind == "shard" else None
             if entry is not None and entry.alive and cluster_map.shards[move.number].owner == move.source[0]:
                 left[move.number] = move.target[0]
-        lot = dict(list(left.items())[:SHARDS_AT_A_TIME])
-        epochs = {number: cluster_map.shards[number].epoch for number in lot}
+        batch = dict(list(left.items())[:SHARDS_AT_A_TIME])
+        epochs = {number: cluster_map.shards[number].epoch for number in batch}
         settled = self._leases.settled_epoch(cluster_map) >= cluster_map.epoch
-        if lot and settled and all(self._due(now, "shard", number, epoch) for number, epoch in epochs.items()):
+        if batch and settled and all(self._due(now, "shard", number, epoch) for number, epoch in epochs.items()):
             for number, epoch in epochs.items():
                 self._proposed["shard", number] = (epoch, now)
-            self._propose(PlaceShards(lot, epochs))
+            self._propose(PlaceShards(batch, epochs))
         return len(left)
 
     def _partitions(self, now: float, job: RebalanceJob) -> int:
@@ -80,7 +80,7 @@ class RebalanceRunner:
             busy += 1
             if busy > at_a_time:
                 break
-            if step.placement is None or not self._take_turn(now, job, move, step):
+            if step.placement is None or not self._allow_copy(now, job, move, step):
                 continue
             epoch = step.placement.epoch - 1
             if self._due(now, "partition", move.number, epoch):
@@ -88,14 +88,14 @@ class RebalanceRunner:
                 self._propose(PlacePartitions({move.number: step.placement}))
         return busy
 
-    def _take_turn(self, now: float, job: RebalanceJob, move: Move, step: NextMoveStep) -> bool:
+    def _allow_copy(self, now: float, job: RebalanceJob, move: Move, step: NextMoveStep) -> bool:
         """Return whether the throttle allows a copy to start now; each start delays the next by its bytes."""
         key = (job.number, move.number)
-        if step.verb != "add_joining" or not job.throttle_bytes_s or key in self._paid:
+        if step.verb != "add_joining" or not job.throttle_bytes_s or key in self._started:
             return True
         if now < self._free_at:
             return False
-        self._paid.add(key)
+        self._started.add(key)
         self._free_at = max(now, self._free_at) + move.bytes / job.throttle_bytes_s
         return True
 

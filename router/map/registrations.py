@@ -51,5 +51,5 @@ def _may_enter(now: float, cluster_map: ClusterMap, leases: LeaseTable, node: st
         or not former.alive
         or former.incarnation == message.entry.incarnation
         or message.ended_incarnation >= former.incarnation
-        or leases.surely_over(now, (node, former.incarnation))
+        or leases.has_certainly_expired(now, (node, former.incarnation))
     )

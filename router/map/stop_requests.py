@@ -14,29 +14,29 @@ class StopRequests:
     """Pending stop requests at the leader; a node repeats its own until the map shows it as stopping."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, int] = {}
+        self._requests: dict[str, int] = {}
         self._oldest = self._newest = 0.0
 
-    def ask(self, now: float, node: str, incarnation: int) -> None:
+    def add(self, now: float, node: str, incarnation: int) -> None:
         """Queue a request of a live incarnation; the map bounds their number."""
-        if self._asked.get(node) == incarnation:
+        if self._requests.get(node) == incarnation:
             return
-        if not self._asked:
+        if not self._requests:
             self._oldest = now
         self._newest = now
-        self._asked[node] = incarnation
+        self._requests[node] = incarnation
 
     def take(self, now: float) -> dict[str, int]:
         """Remove and return the incarnations to stop together, {} before the delay has passed."""
-        if not self._asked or now < self.next_deadline():
+        if not self._requests or now < self.next_deadline():
             return {}
-        asked, self._asked = self._asked, {}
-        return asked
+        requests, self._requests = self._requests, {}
+        return requests
 
     def clear(self) -> None:
         """Drop all requests when leadership ends: the nodes repeat them at the next leader."""
-        self._asked = {}
+        self._requests = {}
 
     def next_deadline(self) -> float:
         """Return when ``take`` returns requests."""
-        return min(self._newest + GATHER_S, self._oldest + GATHER_S_MAX) if self._asked else float("inf")
+        return min(self._newest + GATHER_S, self._oldest + GATHER_S_MAX) if self._requests else float("inf")

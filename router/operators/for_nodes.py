@@ -26,7 +26,7 @@ __all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
 
 SUBJECT_MAX = 65_535  # characters of an order's subject
 
-ForSome: TypeAlias = (
+NodeArguments: TypeAlias = (
     ListenerArguments
     | SessionArguments
     | DrainClients
@@ -59,33 +59,33 @@ class ForNodes:
     dry_run: bool
 
 
-def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
+def for_nodes(arguments: NodeArguments, cluster_map: ClusterMap) -> ForNodes:
     """Return the order for an operator's command.
 
     Raises:
         ValueError: No node can execute it now; the text is one line for the operator.
     """
-    if isinstance(judged, SessionArguments):
-        return ForNodes((_primary(judged.client_id, cluster_map),), judged.client_id, judged.dry_run)
+    if isinstance(arguments, SessionArguments):
+        return ForNodes((_primary(arguments.client_id, cluster_map),), arguments.client_id, arguments.dry_run)
     edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE))
-    if isinstance(judged, Kick):  # routers do not know the client's edge, so all edges get the order
-        return ForNodes(edges, _text(KickOrder(judged.client_id, KICK_REASONS[judged.reason])), judged.dry_run)
-    if isinstance(judged, DrainClients):
-        order = _text(DrainOrder(judged.rate, judged.redirect))
-        return ForNodes(_named(judged.node, edges, "edge"), order, judged.dry_run)
-    if isinstance(judged, ListenerArguments):
-        return ForNodes(_named(judged.node, edges, "edge"), judged.listener, judged.dry_run)
-    if isinstance(judged, RetainedClear):
-        return ForNodes(edges[:1], _sent(SendOrder(judged.topics, retain=True)), judged.dry_run)
-    if isinstance(judged, MsgSend):
-        if judged.retain and not judged.payload:
+    if isinstance(arguments, Kick):  # routers do not know the client's edge, so all edges get the order
+        return ForNodes(edges, _text(KickOrder(arguments.client_id, KICK_REASONS[arguments.reason])), arguments.dry_run)
+    if isinstance(arguments, DrainClients):
+        order = _text(DrainOrder(arguments.rate, arguments.redirect))
+        return ForNodes(_named(arguments.node, edges, "edge"), order, arguments.dry_run)
+    if isinstance(arguments, ListenerArguments):
+        return ForNodes(_named(arguments.node, edges, "edge"), arguments.listener, arguments.dry_run)
+    if isinstance(arguments, RetainedClear):
+        return ForNodes(edges[:1], _sent(SendOrder(arguments.topics, retain=True)), arguments.dry_run)
+    if isinstance(arguments, MsgSend):
+        if arguments.retain and not arguments.payload:
             raise ValueError("an empty retained message takes one away: `retained clear`, which wants the role admin")
-        sent = SendOrder([judged.topic], judged.payload, judged.qos, judged.retain, judged.expiry_s)
-        return ForNodes(_named(judged.node, edges, "edge")[:1], _sent(sent), judged.dry_run)
-    if isinstance(judged, TraceStart | TraceStop):
-        return _about_trace(judged, cluster_map)
+        sent = SendOrder([arguments.topic], arguments.payload, arguments.qos, arguments.retain, arguments.expiry_s)
+        return ForNodes(_named(arguments.node, edges, "edge")[:1], _sent(sent), arguments.dry_run)
+    if isinstance(arguments, TraceStart | TraceStop):
+        return _trace_order(arguments, cluster_map)
     alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
-    return ForNodes(_named(judged.node, alive, "node"), "", judged.dry_run)
+    return ForNodes(_named(arguments.node, alive, "node"), "", arguments.dry_run)
 
 
 def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
@@ -99,23 +99,23 @@ def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
     return (node,) if node else tuple(alive)
 
 
-def _about_trace(judged: TraceStart | TraceStop, cluster_map: ClusterMap) -> ForNodes:
+def _trace_order(arguments: TraceStart | TraceStop, cluster_map: ClusterMap) -> ForNodes:
     """Return the order that starts or stops a trace, at one node or at every edge and storage node."""
-    if isinstance(judged, TraceStart):
-        judge_of(judged.kind, judged.pattern)  # an invalid pattern starts no trace anywhere
+    if isinstance(arguments, TraceStart):
+        judge_of(arguments.kind, arguments.pattern)  # an invalid pattern starts no trace anywhere
         order = TraceOrder(
-            judged.trace,
-            judged.kind,
-            judged.pattern,
-            judged.for_s,
-            judged.events_max,
-            judged.payload_bytes,
-            everywhere=not judged.node,
+            arguments.trace,
+            arguments.kind,
+            arguments.pattern,
+            arguments.for_s,
+            arguments.events_max,
+            arguments.payload_bytes,
+            everywhere=not arguments.node,
         )
     else:
-        order = TraceOrder(judged.trace)
+        order = TraceOrder(arguments.trace)
     there = [entry.node for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)]
-    return ForNodes(_named(judged.node, there, "edge or storage node"), _text(order), judged.dry_run)
+    return ForNodes(_named(arguments.node, there, "edge or storage node"), _text(order), arguments.dry_run)
 
 
 def _text(order: DrainOrder | KickOrder | SendOrder | TraceOrder) -> str:

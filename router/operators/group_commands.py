@@ -51,7 +51,7 @@ class GroupVerbs:
             arguments = arguments_of(question, TIER_ROUTER)
             if question.verb.startswith("membership keys "):
                 return await self._keys(question.request, question.verb.rpartition(" ")[2], arguments)
-            if question.repeated and self._stands(question.verb, arguments):
+            if question.repeated and self._is_done(question.verb, arguments):
                 return AdminReply(question.request, True, self._group())
             return AdminReply(question.request, True, await self._verbs[question.verb](arguments))
         except NotLeader as error:
@@ -70,11 +70,11 @@ class GroupVerbs:
         configuration = self._raft.configuration
         return {"voters": sorted(configuration.voters), "learners": sorted(configuration.learners)}
 
-    def _stands(self, verb: str, arguments: dict[str, Any]) -> bool:
+    def _is_done(self, verb: str, arguments: dict[str, Any]) -> bool:
         """Return whether the group is already as ordered, by an order whose answer was lost."""
         configuration, node = self._raft.configuration, arguments["node"]
         if verb == "cluster join":
-            return node in configuration.voters and node not in self._raft.core.strangers
+            return node in configuration.voters and node not in self._raft.core.foreign_disks
         if verb == "cluster leave":
             return self._raft.is_leader and node not in (*configuration.voters, *configuration.learners)
         return self._raft.is_leader and node == self._node
@@ -95,7 +95,7 @@ class GroupVerbs:
     async def _join(self, arguments: dict[str, Any]) -> dict[str, Any]:
         node = arguments["node"]
         configuration = self._raft.configuration
-        if node in configuration.voters and node in self._raft.core.strangers:
+        if node in configuration.voters and node in self._raft.core.foreign_disks:
             await self._change("replace", node)  # it returned with an empty disk
         elif node in configuration.voters:
             raise ValueError(f"{node} is a voter already")

@@ -56,11 +56,11 @@ class NodeOrders:
     """Forwarded orders of one router, and orders to itself.
 
     Args:
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
     """
 
-    def __init__(self, tell: Callable[[str, Control], None]) -> None:
-        self._tell = tell
+    def __init__(self, send_message: Callable[[str, Control], None]) -> None:
+        self._send_message = send_message
         self._number = 0
         self._open: dict[int, _Open] = {}
         self._taken: list[tuple[str, OrderNode, str]] = []
@@ -78,13 +78,13 @@ class NodeOrders:
     ) -> None:
         """Send an order to nodes for an operator, and reply when they have answered."""
         if not nodes:
-            self._tell(
+            self._send_message(
                 asker, AdminReply(question.request, False, None, "no such node is alive: see `node list`", FAILED)
             )
             return
         if len(self._open) >= OPEN_MAX:
             text = f"{OPEN_MAX} orders wait for nodes: ask again"
-            self._tell(asker, AdminReply(question.request, False, None, text, NOT_READY))
+            self._send_message(asker, AdminReply(question.request, False, None, text, NOT_READY))
             return
         order = OrderNode(0, question.verb, subject, dry_run, by.name[:ACTOR_MAX], by.role.name.lower())
         opened = _Open(asker, question, now + ORDER_S, now + TRY_S, nodes, order, set())
@@ -99,14 +99,14 @@ class NodeOrders:
             order = structs.replace(opened.order, request=self._number)
             if tries:
                 order.dry_run = True
-            self._tell(node, order)
+            self._send_message(node, order)
 
     def take(self, node: str, message: Orders) -> None:
         """Process an order to this router, or a node's answer to a forwarded one."""
         if isinstance(message, OrderNode):
             refusal = refusal_of(message)
             if refusal:
-                self._tell(node, NodeOrdered(message.request, error=refusal))
+                self._send_message(node, NodeOrdered(message.request, error=refusal))
             self._taken.append((node, message, refusal))
             return
         order = self._open.get(message.request)
@@ -165,7 +165,7 @@ class NodeOrders:
         elif silent:
             reply.ok, reply.exit_code = False, PARTIAL
             reply.error = f"no answer within {ORDER_S:g} s from {_some(silent)}: done there or not"
-        self._tell(order.asker, reply)
+        self._send_message(order.asker, reply)
 
 
 def _some(nodes: Sequence[str]) -> str:

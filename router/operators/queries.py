@@ -146,15 +146,15 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
     Raises:
         Refusal: The operator lacks permission, or the request is not valid at a router.
     """
-    _, judged = judge(question, operator, TIER_ROUTER)
+    _, validated = judge(question, operator, TIER_ROUTER)
     if question.verb.partition(" ")[0] in POLICY_GROUPS:
-        return PolicyQuery(judged)
-    if isinstance(judged, FOR_NODES):
+        return PolicyQuery(validated)
+    if isinstance(validated, FOR_NODES):
         try:
-            return for_nodes(judged, view.machine.map)
+            return for_nodes(validated, view.machine.map)
         except ValueError as error:
             return AdminReply(question.request, False, None, str(error), FAILED)
-    arguments = msgspec.structs.asdict(judged)
+    arguments = msgspec.structs.asdict(validated)
     if question.verb in GOSSIP_VERBS:
         return ForProcess()
     if question.verb in LEADERS and not view.leads:
@@ -187,7 +187,7 @@ def _change(question: Admin, arguments: Answer, view: RouterView) -> Decision:
     if isinstance(command, dict):
         return AdminReply(question.request, True, command)
     if arguments["dry_run"]:
-        return _supposed(question.request, command, view)
+        return _dry_run_reply(question.request, command, view)
     return ProposedChange(Order(question.order, command) if question.order else command)
 
 
@@ -204,7 +204,7 @@ def _command(verb: str, arguments: Answer, view: RouterView) -> OperatorCommand 
     return ring_commands.command(cluster_map, job, verb, arguments)
 
 
-def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
+def _dry_run_reply(request: int, command: Command, view: RouterView) -> AdminReply:
     """Return the changes that a command would make now."""
     outcome = view.machine.suppose(command)
     if outcome.refusal:
@@ -327,8 +327,8 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
         )
     nodes += [{"node": name, "state": "unknown", "gossip": believed[name].state} for name in sorted(believed)]
     # Only the leader knows leases: the command line queries it if another router answered.
-    asked = {} if view.leads else {"leader": view.leader, "router": view.node}
-    return {**asked, "nodes": nodes}
+    leader = {} if view.leads else {"leader": view.leader, "router": view.node}
+    return {**leader, "nodes": nodes}
 
 
 def _ring_show(view: RouterView, _: Answer) -> Answer:

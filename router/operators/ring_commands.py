@@ -42,8 +42,8 @@ def sizes(cluster_map: ClusterMap, leases: LeaseTable) -> Sizes:
     shards: dict[int, tuple[int, int]] = {}
     for name in sorted(cluster_map.nodes):
         entry = cluster_map.nodes[name]
-        told = leases.sizes((name, entry.incarnation))
-        (partitions if entry.tier == TIER_STORAGE else shards).update(told)
+        reported = leases.sizes((name, entry.incarnation))
+        (partitions if entry.tier == TIER_STORAGE else shards).update(reported)
     return partitions, shards
 
 
@@ -160,8 +160,8 @@ def _check_drain(cluster_map: ClusterMap, node: str) -> None:
 def _holds(cluster_map: ClusterMap, node: str) -> str:
     copies = sum(1 for placement in cluster_map.partitions if node in (*placement.in_sync, *placement.joining))
     shards = sum(1 for shard in cluster_map.shards if shard.owner == node)
-    said = [f"{copies} partitions"] * bool(copies) + [f"{shards} route shards"] * bool(shards)
-    return " and ".join(said)
+    parts = [f"{copies} partitions"] * bool(copies) + [f"{shards} route shards"] * bool(shards)
+    return " and ".join(parts)
 
 
 def _lost(cluster_map: ClusterMap, wanted: str) -> list[int]:

@@ -179,5 +179,5 @@ def _placed(
     return NextMoveStep(PartitionEntry(current.epoch + 1, primary, in_sync, joining), verb, node)
 
 
-def _without(names: tuple[str, ...], gone: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name != gone)
+def _without(names: tuple[str, ...], removed: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name != removed)

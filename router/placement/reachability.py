@@ -17,7 +17,7 @@ LINK_DOWN_S = 0.25  # a router whose link is down for longer loses its shards; a
 SILENT_LEASES = 0.75  # so does a router without a heartbeat for this part of a lease, even with a link
 PATIENCE_LEASES = 2  # age of a complaint that ends a lease
 # At equal counts: an edge's clients reconnect, a shard gets another owner; a storage node's end costs a copy.
-GO_FIRST = {TIER_EDGE: 0, TIER_ROUTER: 1, TIER_STORAGE: 2}
+TIER_ORDER = {TIER_EDGE: 0, TIER_ROUTER: 1, TIER_STORAGE: 2}
 
 
 class Reachability:
@@ -27,7 +27,9 @@ class Reachability:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
         self._down_since: dict[str, float] = {}
-        self._complained: dict[tuple[NodeIncarnation, NodeIncarnation], float] = {}  # (reporter, peer) -> start time
+        self._complaints_since: dict[
+            tuple[NodeIncarnation, NodeIncarnation], float
+        ] = {}  # (reporter, peer) -> start time
 
     def link_up(self, peer: PeerKey) -> None:
         """Record a new link."""
@@ -54,18 +56,18 @@ class Reachability:
     ) -> dict[int, str]:
         """Return new owners for the shards of silent routers."""
         routers = cluster_map.live(TIER_ROUTER)
-        gone = set()
+        silent_nodes = set()
         for entry in routers:
             if entry.node == self._node:
                 continue
             down = now - self._down_since.get(entry.node, now) > LINK_DOWN_S
             silent = silent_s(now, (entry.node, entry.incarnation)) > SILENT_LEASES * cluster_map.lease_s
             if down or silent:
-                gone.add(entry.node)
-        if not gone:
+                silent_nodes.add(entry.node)
+        if not silent_nodes:
             return {}
-        owned = [number for number, shard in enumerate(cluster_map.shards) if shard.owner in gone]
-        staying = [entry for entry in routers if entry.node not in gone and not entry.stops]
+        owned = [number for number, shard in enumerate(cluster_map.shards) if shard.owner in silent_nodes]
+        staying = [entry for entry in routers if entry.node not in silent_nodes and not entry.stops]
         left = [RingNode(entry.node, entry.weight, entry.zone) for entry in staying]
         if not owned or not left:
             return {}
@@ -83,7 +85,7 @@ class Reachability:
             cluster_map: As of now.
             complaints: Node -> live nodes that it does not reach.
         """
-        told = {
+        reports = {
             (incarnation, other_incarnation)
             for node, others in complaints.items()
             for other in others
@@ -91,10 +93,10 @@ class Reachability:
             and (incarnation := _live_incarnation(cluster_map, node))
             and (other_incarnation := _live_incarnation(cluster_map, other))
         }
-        self._complained = {pair: self._complained.get(pair, now) for pair in sorted(told)}
+        self._complaints_since = {pair: self._complaints_since.get(pair, now) for pair in sorted(reports)}
         pairs = {
             tuple(sorted((incarnation[0], other[0])))
-            for (incarnation, other), since in self._complained.items()
+            for (incarnation, other), since in self._complaints_since.items()
             if now - since >= PATIENCE_LEASES * cluster_map.lease_s
         }
         missing: dict[str, int] = {}
@@ -102,7 +104,7 @@ class Reachability:
             for node in pair:
                 missing[node] = missing.get(node, 0) + 1
         by_name = sorted(missing, reverse=True)
-        for node in sorted(by_name, key=lambda name: (-missing[name], GO_FIRST[cluster_map.nodes[name].tier])):
+        for node in sorted(by_name, key=lambda name: (-missing[name], TIER_ORDER[cluster_map.nodes[name].tier])):
             # The leader decides, so it keeps its own lease.
             if node != self._node and not _last_replica(cluster_map, node):
                 return node

@@ -14,7 +14,7 @@ from access.policy.records import Ban, RoleRecord, Token, User, UserGroup
 from access.policy.step import StepOutcome
 from access.rules.rules import Action
 
-__all__ = ["READING", "takes_of"]
+__all__ = ["READING", "affected_names"]
 
 Answer = dict[str, Any]
 
@@ -53,27 +53,27 @@ def _group(group: UserGroup) -> Answer:
 
 
 def _ban(ban: Ban) -> Answer:
-    return {"kind": ban.kind, "value": ban.value, "until": _moment(ban.until_utc), "reason": ban.reason}
+    return {"kind": ban.kind, "value": ban.value, "until": _timestamp(ban.until_utc), "reason": ban.reason}
 
 
 def _token(token: Token) -> Answer:
     return {
         "token": token.name,
         "role": token.role,
-        "made_at": _moment(token.made_utc),
-        "until": _moment(token.until_utc),
+        "made_at": _timestamp(token.made_utc),
+        "until": _timestamp(token.until_utc),
     }
 
 
-def _moment(utc: float) -> str | None:
+def _timestamp(utc: float) -> str | None:
     """Return a time in ISO 8601; None for 0."""
     if not utc:
         return None
     try:
-        moment = datetime.fromtimestamp(utc, UTC)
+        time = datetime.fromtimestamp(utc, UTC)
     except (ValueError, OverflowError, OSError):  # outside the calendar
         return f"{utc:g}"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _users(wanted: given.List, machine: PolicyMachine) -> Answer:
@@ -142,7 +142,7 @@ def _show_group(wanted: given.GroupArguments, machine: PolicyMachine) -> Answer:
     return _group(group)
 
 
-def takes_of(takes: StepOutcome) -> Answer:
+def affected_names(takes: StepOutcome) -> Answer:
     """Return the users, roles and other names that a step revokes rights from."""
     return {name: list(names) for name in takes.__struct_fields__ if (names := getattr(takes, name))}
 

@@ -16,7 +16,7 @@ from access.policy.commands import PolicyCommand, PolicyOrder
 from access.policy.machine import PolicyMachine, PolicyOutcome
 from router.map.not_leading import does_not_lead
 from router.map.proposals import OpenProposal, ProposalOrigin
-from router.policy.policy_answers import READING, takes_of
+from router.policy.policy_answers import READING, affected_names
 from router.policy.policy_commands import CHANGING
 from router.policy.policy_proposals import PolicyProposals
 from router.policy.policy_stream import PolicyStream
@@ -52,7 +52,7 @@ class PolicyService:
     """The policy at one router.
 
     Args:
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
         send: Sends an encoded message to a node.
         give: Proposes encoded commands to Raft, with the node that waits for them.
         count: Counts an event by name.
@@ -66,7 +66,7 @@ class PolicyService:
 
     def __init__(
         self,
-        tell: Callable[[str, Control], None],
+        send_message: Callable[[str, Control], None],
         send: Callable[[str, bytes], None],
         give: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
         count: Callable[[str], None],
@@ -79,7 +79,7 @@ class PolicyService:
         self.waits = VerbWaits()
         self.credentials_sent: Counter[str] = Counter()
         self.is_current = False  # all commits of former leaders are applied
-        self._tell = tell
+        self._send_message = send_message
         self._send = send
         self._utc = utc
         self._stream = PolicyStream(page_bytes)
@@ -117,7 +117,7 @@ class PolicyService:
         """Send the whole policy to followers, after a snapshot replaced it."""
         self.digests.begin(self.machine.epoch, self.machine.digest)
         for node, message in self._stream.replaced(now, self.machine):
-            self._say(node, message)
+            self._send_any(node, message)
 
     def propose(self, now: float, command: PolicyCommand, asker: ProposalOrigin | None = None) -> None:
         """Propose a command; its requester is answered when it is refused, settled, or timed out."""
@@ -131,19 +131,19 @@ class PolicyService:
         """Process an edge's request about the policy."""
         if isinstance(message, FollowPolicy):
             for answer in self._stream.follow(now, node, peer.incarnation, message, self.machine):
-                self._say(node, answer)
+                self._send_any(node, answer)
         else:
             if isinstance(message, AskCredentials):
                 self.credentials_sent[node] += 1
             for users in answers_to(message, self.machine):
-                self._tell(node, users)
+                self._send_message(node, users)
 
-    def heard(self, now: float, message: Heartbeat) -> None:
+    def record_heartbeat(self, now: float, message: Heartbeat) -> None:
         """Process the policy state of a heartbeat at the leader; a contradicting state is ignored."""
         if self.verdict(message).contradicts:
             return
         incarnation: NodeIncarnation = (message.node, message.incarnation)
-        self.waits.heard(now, incarnation, message.policy_received, message.policy_epoch, self.machine.epoch)
+        self.waits.record_heartbeat(now, incarnation, message.policy_received, message.policy_epoch, self.machine.epoch)
 
     def verdict(self, message: Heartbeat) -> Verdict:
         """Return how the policy of a heartbeat compares with this log."""
@@ -153,15 +153,17 @@ class PolicyService:
         """Remove a follower whose link ended; it follows again over the next link."""
         self._stream.link_down(peer)
 
-    def _say(self, node: str, message: Control | bytes) -> None:
+    def _send_any(self, node: str, message: Control | bytes) -> None:
         if isinstance(message, bytes):
             self._send(node, message)
         else:
-            self._tell(node, message)
+            self._send_message(node, message)
 
     # --- operators
 
-    def ask(self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: LeaderCheck) -> None:
+    def process_request(
+        self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: LeaderCheck
+    ) -> None:
         """Answer an operator's request about the policy; the leader may propose its command.
 
         Args:
@@ -169,13 +171,13 @@ class PolicyService:
             leads: Whether this router leads, and the leader's name.
         """
         if question.verb in READING and not isinstance(arguments, TokenCheck):
-            self._tell(node, self._read(question, arguments))
+            self._send_message(node, self._read(question, arguments))
         elif not leads.here:
-            self._tell(node, does_not_lead(question, leads.node, leads.leader))
+            self._send_message(node, does_not_lead(question, leads.node, leads.leader))
         elif isinstance(arguments, PolicyStatus | TokenCheck) and not self.is_current:
-            self._tell(node, does_not_lead(question, leads.node, ""))  # it may miss this epoch or token yet
+            self._send_message(node, does_not_lead(question, leads.node, ""))  # it may miss this epoch or token yet
         elif isinstance(arguments, TokenCheck):
-            self._tell(node, self._read(question, arguments))  # leader only: a revoked token is invalid at once
+            self._send_message(node, self._read(question, arguments))  # leader only: a revoked token is invalid at once
         elif isinstance(arguments, PolicyStatus):
             epoch = arguments.epoch or self.machine.epoch
             self.waits.wait(now, min(epoch, self.machine.epoch), ProposalOrigin(node, question.request, question))
@@ -192,10 +194,10 @@ class PolicyService:
         try:
             command = CHANGING[question.verb](arguments, self._utc())
         except ValueError as error:
-            self._tell(node, AdminReply(question.request, False, None, str(error.args[0]), FAILED))
+            self._send_message(node, AdminReply(question.request, False, None, str(error.args[0]), FAILED))
             return
         if getattr(arguments, "dry_run", False):
-            self._tell(node, _supposed(question, self.machine.suppose(command), self.machine.epoch))
+            self._send_message(node, _dry_run_reply(question, self.machine.suppose(command), self.machine.epoch))
             return
         order = PolicyOrder(question.order, command) if question.order else command
         self.propose(now, order, ProposalOrigin(node, question.request, question))
@@ -203,14 +205,14 @@ class PolicyService:
     def step(self, now: float) -> None:
         """Answer the commands whose wait ended, and propose the leader's own commands."""
         for ended in self.waits.take_ended(now):
-            self._tell(ended.asker.node, _ended(ended))
+            self._send_message(ended.asker.node, _ended(ended))
         if self.waits.leads and self.is_current and (prune := self._pruning.due(now, self.machine.tables)) is not None:
             self.propose(now, prune)
 
     def next_deadline(self) -> float:
         """Return when ``step`` must be called, at the leader."""
-        looks = self._pruning.next_deadline() if self.is_current else float("inf")
-        return min(self.waits.next_deadline(), looks)
+        prune_at = self._pruning.next_deadline() if self.is_current else float("inf")
+        return min(self.waits.next_deadline(), prune_at)
 
     def _answer(self, now: float, asker: ProposalOrigin, outcome: PolicyOutcome) -> None:
         question = asker.question
@@ -218,11 +220,11 @@ class PolicyService:
         first = outcome.order
         refusal = first.refusal if first is not None else outcome.refusal
         if refusal:
-            self._tell(asker.node, AdminReply(question.request, False, None, refusal, FAILED))
+            self._send_message(asker.node, AdminReply(question.request, False, None, refusal, FAILED))
             return
         epoch = first.epoch if first is not None else self.machine.epoch
         if outcome.step is not None and not outcome.step.takes:
-            self._tell(asker.node, AdminReply(question.request, True, _result(epoch, [], settled=True)))
+            self._send_message(asker.node, AdminReply(question.request, True, _result(epoch, [], settled=True)))
         else:
             self.waits.wait(now, epoch, asker)
 
@@ -245,11 +247,11 @@ def _ended(ended: CompletedWait) -> AdminReply:
     return AdminReply(request, False, result, text, PARTIAL)
 
 
-def _supposed(question: Admin, outcome: PolicyOutcome, epoch: int) -> AdminReply:
+def _dry_run_reply(question: Admin, outcome: PolicyOutcome, epoch: int) -> AdminReply:
     """Return the changes that a command would make now."""
     if outcome.refusal:
         return AdminReply(question.request, False, None, outcome.refusal, FAILED)
     changes: dict[str, object] = {"dry_run": True, "policy_epoch": epoch, "changes": outcome.step is not None}
     if outcome.step is not None:
-        changes["takes_from"] = takes_of(outcome.step.takes)
+        changes["takes_from"] = affected_names(outcome.step.takes)
     return AdminReply(question.request, True, changes)

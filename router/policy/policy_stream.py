@@ -27,11 +27,11 @@ class PolicyStream:
 
     def __init__(self, page_bytes: int) -> None:
         self._followers: dict[str, int] = {}  # node -> incarnation of its link
-        self._shelf = PolicyPages(page_bytes)
+        self._pages = PolicyPages(page_bytes)
         self._steps: deque[tuple[int, bytes, bytes]] = deque()  # epoch, digest before, message; without gaps
         self._octets = 0
-        self._shelved = -1  # epoch of the newest encoded view
-        self._shelved_at = float("-inf")
+        self._pages_epoch = -1  # epoch of the newest encoded view
+        self._encoded_at = float("-inf")
 
     def follow(
         self, now: float, node: str, incarnation: int, message: FollowPolicy, policy: PolicyMachine
@@ -45,14 +45,17 @@ class PolicyStream:
         self._followers[node] = incarnation
         epoch = policy.epoch
         if message.page_of >= 0:
-            page = self._shelf.page(message.page_of, message.offset)
+            page = self._pages.page(message.page_of, message.offset)
             if page is not None:
                 return [_message(page)]
         elif message.epoch > epoch or (message.epoch == epoch and message.digest == policy.digest):
             return [PolicyPaged(epoch, 0, 0, 0, b"")]
-        elif self._oldest(epoch) <= message.epoch + 1 <= epoch and self._before(message.epoch + 1) == message.digest:
-            return self._behind(message.epoch)
-        return self._whole(now, policy)
+        elif (
+            self._oldest(epoch) <= message.epoch + 1 <= epoch
+            and self._digest_before(message.epoch + 1) == message.digest
+        ):
+            return self._steps_after(message.epoch)
+        return self._first_page(now, policy)
 
     def link_down(self, peer: PeerKey) -> None:
         """Remove a follower whose link ended, unless a newer incarnation follows."""
@@ -71,35 +74,35 @@ class PolicyStream:
 
     def replaced(self, now: float, policy: PolicyMachine) -> list[tuple[str, Control | bytes]]:
         """Return (node, message) after the whole policy was replaced."""
-        self._shelf.clear()
+        self._pages.clear()
         self._steps.clear()
-        self._octets, self._shelved, self._shelved_at = 0, -1, float("-inf")
+        self._octets, self._pages_epoch, self._encoded_at = 0, -1, float("-inf")
         if not self._followers:
             return []
-        first = self._whole(now, policy)
+        first = self._first_page(now, policy)
         return [(node, message) for node in sorted(self._followers) for message in first]
 
     def _oldest(self, epoch: int) -> int:
         """Return the epoch of the oldest stored step, the next epoch if there is none."""
         return self._steps[0][0] if self._steps else epoch + 1
 
-    def _behind(self, epoch: int) -> list[Control | bytes]:
+    def _steps_after(self, epoch: int) -> list[Control | bytes]:
         return [data for at, _, data in self._steps if at > epoch]
 
-    def _before(self, epoch: int) -> bytes:
+    def _digest_before(self, epoch: int) -> bytes:
         """Return the digest before a stored step."""
         return self._steps[epoch - self._steps[0][0]][1]
 
-    def _whole(self, now: float, policy: PolicyMachine) -> list[Control | bytes]:
+    def _first_page(self, now: float, policy: PolicyMachine) -> list[Control | bytes]:
         """Return the first page of a whole view, and the steps after it."""
         epoch = policy.epoch
-        fresh = self._shelved >= 0 and self._shelved + 1 >= self._oldest(epoch)
-        if not fresh or (self._shelved < epoch and now >= self._shelved_at + ENCODE_EVERY_S):
-            self._shelf.put(epoch, encode_view(epoch, policy.tables, policy.digest))
-            self._shelved, self._shelved_at = epoch, now
-        page = self._shelf.page(self._shelved, 0)
+        fresh = self._pages_epoch >= 0 and self._pages_epoch + 1 >= self._oldest(epoch)
+        if not fresh or (self._pages_epoch < epoch and now >= self._encoded_at + ENCODE_EVERY_S):
+            self._pages.put(epoch, encode_view(epoch, policy.tables, policy.digest))
+            self._pages_epoch, self._encoded_at = epoch, now
+        page = self._pages.page(self._pages_epoch, 0)
         assert page is not None, "the newest view stays on the shelf"
-        return [_message(page), *self._behind(self._shelved)]
+        return [_message(page), *self._steps_after(self._pages_epoch)]
 
 
 def _message(page: PolicyPage) -> PolicyPaged:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from access.policy.changes import Tables
 from access.policy.commands import Prune
 
-__all__ = ["LOOK_S", "Pruning"]
+__all__ = ["CHECK_S", "Pruning"]
 
-LOOK_S = 10.0  # between two checks of an idle policy
-AGAIN_S = 1.0  # between two proposals: each step is sent to all followers
+CHECK_S = 10.0  # between two checks of an idle policy
+REPEAT_S = 1.0  # between two proposals: each step is sent to all followers
 
 
 class Pruning:
@@ -39,7 +39,7 @@ class Pruning:
             return None
         by_utc = self._utc() - self._late_s
         if not tables.has_ended(by_utc):
-            self._next = now + LOOK_S
+            self._next = now + CHECK_S
             return None
-        self._next = now + AGAIN_S
+        self._next = now + REPEAT_S
         return Prune(by_utc)

@@ -53,9 +53,9 @@ class VerbWaits:
         self._settling = PolicySettling()
         self._leads = False
         self._waits: list[_Wait] = []
-        self._over: list[CompletedWait] = []  # to be answered
+        self._completed: list[CompletedWait] = []  # to be answered
         self._proved: set[NodeIncarnation] = set()  # ended, by their own message or by their data folder
-        self._look_at = float("inf")  # time of the next check; reset by each change
+        self._check_at = float("inf")  # time of the next check; reset by each change
         self._unreceived: dict[NodeIncarnation, tuple[int, float]] = {}  # missing epoch, and its deadline
         self._whole: ClusterMap | None = None  # replaced the former map at an unknown time
 
@@ -114,7 +114,7 @@ class VerbWaits:
             before: Node -> its live incarnation before the step.
         """
         self._begin(now)
-        self._look_at = now
+        self._check_at = now
         for name in delta.forgotten:
             self._ended(now, name, before)
         for entry in delta.nodes:
@@ -147,13 +147,15 @@ class VerbWaits:
             if entry.alive and entry.tier == TIER_EDGE:
                 self._unreceived.setdefault((name, entry.incarnation), (epoch, now + RECEIVES_S))
 
-    def heard(self, now: float, incarnation: NodeIncarnation, received: int, in_force: int, epoch: int) -> None:
+    def record_heartbeat(
+        self, now: float, incarnation: NodeIncarnation, received: int, in_force: int, epoch: int
+    ) -> None:
         """Record the policy state of a heartbeat; ``epoch`` is the newest."""
         if not self._leads:
             return
         self._settling.acknowledged(incarnation, min(in_force, received, epoch))
         if self._waits:
-            self._look_at = now
+            self._check_at = now
         waited = self._unreceived.get(incarnation)
         if waited is None or received < waited[0]:
             return
@@ -164,7 +166,7 @@ class VerbWaits:
 
     # --- questions
 
-    def deaf(self, now: float) -> NodeIncarnation | None:
+    def find_overdue(self, now: float) -> NodeIncarnation | None:
         """Return the incarnation whose missing epoch is overdue for longest, None if there is none."""
         late = [(by, incarnation) for incarnation, (_, by) in self._unreceived.items() if by <= now]
         return min(late)[1] if late else None
@@ -186,39 +188,39 @@ class VerbWaits:
         self._begin(now)
         awaited = self._settling.awaited(now, epoch) if self._leads else []
         if not self._leads:
-            self._over.append(CompletedWait(asker, epoch, WaitEnd.LOST, []))
+            self._completed.append(CompletedWait(asker, epoch, WaitEnd.LOST, []))
         elif not awaited:
-            self._over.append(CompletedWait(asker, epoch, WaitEnd.SETTLED, []))
+            self._completed.append(CompletedWait(asker, epoch, WaitEnd.SETTLED, []))
         elif len(self._waits) >= WAITS_MAX:
-            self._over.append(CompletedWait(asker, epoch, WaitEnd.PARTIAL, awaited))
+            self._completed.append(CompletedWait(asker, epoch, WaitEnd.PARTIAL, awaited))
         else:
             self._waits.append(_Wait(asker, epoch, now + WAIT_S))
-            self._look_at = min(self._look_at, self._settling.next_deadline(now))
+            self._check_at = min(self._check_at, self._settling.next_deadline(now))
 
     def take_ended(self, now: float) -> list[CompletedWait]:
         """Remove and return the settled and the timed-out waits."""
         self._begin(now)
         if now >= self.next_deadline():
-            self._look(now)
-        over, self._over = self._over, []
-        return over
+            self._check(now)
+        completed, self._completed = self._completed, []
+        return completed
 
-    def _look(self, now: float) -> None:
-        self._look_at = self._settling.next_deadline(now)
+    def _check(self, now: float) -> None:
+        self._check_at = self._settling.next_deadline(now)
         waits, self._waits = self._waits, []
         awaited = {epoch: self._settling.awaited(now, epoch) for epoch in {wait.epoch for wait in waits}}
         for wait in waits:
             if not awaited[wait.epoch]:
-                self._over.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.SETTLED, []))
+                self._completed.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.SETTLED, []))
             elif now >= wait.until:
-                self._over.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.PARTIAL, awaited[wait.epoch]))
+                self._completed.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.PARTIAL, awaited[wait.epoch]))
             else:
                 self._waits.append(wait)
 
     def next_deadline(self) -> float:
         """Return when ``take_ended`` must be called."""
-        return min(self._look_at, self._waits[0].until) if self._waits else float("inf")
+        return min(self._check_at, self._waits[0].until) if self._waits else float("inf")
 
     def _end_all(self, end: WaitEnd) -> None:
         waits, self._waits = self._waits, []
-        self._over += [CompletedWait(wait.asker, wait.epoch, end, []) for wait in waits]
+        self._completed += [CompletedWait(wait.asker, wait.epoch, end, []) for wait in waits]

@@ -35,8 +35,8 @@ def consensus_source(node: str, raft: RaftCore, core: LeaderView, cluster_map: C
     def leading(read: Callable[[], object]) -> Callable[[Any], object]:
         return lambda _: read() if core.leads else None
 
-    def heard_ms() -> dict[str, int]:
-        return {peer: int((raft.now - one.last_heard) * 1000) for peer, one in raft.progress.items()}
+    def last_seen_ms() -> dict[str, int]:
+        return {peer: int((raft.now - one.last_seen) * 1000) for peer, one in raft.progress.items()}
 
     def live() -> list[tuple[str, tuple[str, int]]]:
         return [(one[0], one) for one in live_incarnations(cluster_map())]
@@ -57,7 +57,7 @@ def consensus_source(node: str, raft: RaftCore, core: LeaderView, cluster_map: C
         "voters": lambda one: sorted(one.configuration.voters),
         "learners": lambda one: _learners(one.configuration.peers(), one.configuration.voters),
         "match": leading(lambda: {peer: one.match_index for peer, one in raft.progress.items()}),
-        "heard_ms": leading(heard_ms),
+        "heard_ms": leading(last_seen_ms),
         "leases": leading(leases),
         "epochs": leading(lambda: {name: core.leases.acknowledged(one) for name, one in live()}),
         "shards": lambda _: sorted(core.shards),

@@ -25,7 +25,7 @@ class RouterOperators:
         node: Its name.
         shards: Its owned shards.
         cluster_map: Its current map.
-        tell: Sends a message to a node.
+        send_message: Sends a message to a node.
         utc: Seconds since the epoch.
     """
 
@@ -34,18 +34,18 @@ class RouterOperators:
         node: str,
         shards: Callable[[], Mapping[int, RouteShard]],
         cluster_map: Callable[[], ClusterMap],
-        tell: Callable[[str, Control], None],
+        send_message: Callable[[str, Control], None],
         utc: Callable[[], float],
     ) -> None:
         self.journal = Journal(lambda: int(utc() * 1000))
         sources = RouterRouteQueries(node, shards, cluster_map).sources()
         sources["journal"] = journal_source(self.journal, node, cluster_map)
-        self.desk = QueryServer(
+        self.queries = QueryServer(
             node,
             TIER_ROUTER,
             ROUTER_BOUNDS,
             sources,
-            tell,
+            send_message,
             lambda: cluster_map().epoch,
             lambda: int(utc() * 1000),
         )
@@ -53,4 +53,4 @@ class RouterOperators:
     def take(self, now: float, node: str, peer: PeerKey | None, look: Query) -> None:
         """Queue a query; it is answered at the end of an iteration."""
         operator = operator_of(peer)
-        self.desk.ask(now, node, operator.role.name.lower() if operator is not None else "", look)
+        self.queries.ask(now, node, operator.role.name.lower() if operator is not None else "", look)

@@ -135,13 +135,13 @@ class RaftCore(Reception):
             self._refused = "transfer_in_progress"
         elif kind == CONFIG:
             self._refused = "use_change_membership"
-        elif not self._room_for(data):
+        elif not self._accepts(data):
             self._refused = "busy"
         else:
             self._proposed = self.append_own(data, kind)
             self.broadcast_append()
 
-    def _room_for(self, data: tuple[bytes, ...]) -> bool:
+    def _accepts(self, data: tuple[bytes, ...]) -> bool:
         """Whether the uncommitted entries stay within their bound; an empty tail accepts any proposal."""
         if self.commit_index >= self._uncommitted_base:
             self._uncommitted_bytes = 0

@@ -1,7 +1,7 @@
 """Elections: pre-vote, vote, and a leader's resignation.
 
 Three rules depend on each other. *Pre-vote*: no peer raises its term before a majority would vote for it. *Stickiness*:
-a peer that heard from a leader within the election timeout refuses to depose it. *Check-quorum*: a leader without
+a peer that seen from a leader within the election timeout refuses to depose it. *Check-quorum*: a leader without
 messages of a majority steps down, otherwise its followers stay with an unreachable leader. A refusal carries the term
 of its sender and the candidate adopts it. Otherwise a peer with a higher term and a shorter log and one with a lower
 term and a longer log block each other (etcd #8243, #8501). A former leader gets no exception (hashicorp/raft #605).
@@ -93,15 +93,15 @@ class Elections(LeadershipTransfer):
 
     def check_quorum(self) -> None:
         """Step down without answers of a majority within an election timeout, or when our own disk stalls."""
-        if self.disk_stalls() or not self.hears_majority():
+        if self.disk_stalls() or not self.has_active_majority():
             self.become_follower(self.term, None)
 
-    def hears_majority(self) -> bool:
+    def has_active_majority(self) -> bool:
         """Whether a majority of voters, including ourselves, answered within the last election timeout."""
         since = self.now - self.config.election_timeout_s
         voters = self.configuration.voters
-        heard = sum(1 for peer in voters if peer == self.id or self.progress_of(peer).last_heard >= since)
-        return heard >= self.configuration.quorum
+        seen = sum(1 for peer in voters if peer == self.id or self.progress_of(peer).last_seen >= since)
+        return seen >= self.configuration.quorum
 
     def disk_stalls(self) -> bool:
         """Whether our own disk stalls: the group could commit without us, but we answer no client.
@@ -114,7 +114,7 @@ class Elections(LeadershipTransfer):
         """Whether we lead, or received a leader's message within the election timeout."""
         if self.role is RaftRole.LEADER:
             return True
-        return self.leader is not None and self.now < self.last_heard_leader + self.config.election_timeout_s
+        return self.leader is not None and self.now < self.last_leader_contact + self.config.election_timeout_s
 
     def is_up_to_date(self, last_log_index: int, last_log_term: int) -> bool:
         """Whether a log is at least as up to date as ours (Raft paper, section 5.4.1)."""
@@ -135,7 +135,7 @@ class Elections(LeadershipTransfer):
         """Start the campaign after a majority of pre-votes."""
         if self.role is not RaftRole.PRE_CANDIDATE or reply.proposed_term != self.term + 1:
             return
-        if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
+        if self._count(reply.sender, reply.granted, self.has_foreign_disk(reply)):
             self.campaign()
 
     def on_request_vote(self, message: RequestVote) -> None:
@@ -158,7 +158,7 @@ class Elections(LeadershipTransfer):
         """Become leader after a majority of votes."""
         if self.role is not RaftRole.CANDIDATE:
             return
-        if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
+        if self._count(reply.sender, reply.granted, self.has_foreign_disk(reply)):
             self.become_leader()
 
     def on_timeout_now(self, message: TimeoutNow) -> None:
@@ -170,8 +170,8 @@ class Elections(LeadershipTransfer):
         """Whether our vote counts and our disk never lost a promise."""
         return self.is_voter and not self.identity_refused
 
-    def _count(self, voter: str, granted: bool, stranger: bool) -> bool:
-        if stranger:
+    def _count(self, voter: str, granted: bool, is_foreign: bool) -> bool:
+        if is_foreign:
             self.drop("storage_id_unknown")
             return False
         self.votes[voter] = granted

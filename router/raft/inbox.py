@@ -30,7 +30,7 @@ class Inbox:
     def __len__(self) -> int:
         return self._count
 
-    def has_room(self, sender: str, octets: int) -> bool:
+    def accepts(self, sender: str, octets: int) -> bool:
         """Return whether a message of this size fits the sender's bound."""
         waiting = self._senders.get(sender)
         return waiting is None or (

@@ -102,7 +102,7 @@ class RaftLog:
         if not self._folder.is_dir():
             raise FileNotFoundError(self._folder)
         recovered = read_folder(self._folder)
-        self._go_on_behind(recovered)
+        self._open_files(recovered)
         # Records after the marker may be in the page cache only; this sync makes them durable.
         self.sync()
         snapshot = recovered.snapshot
@@ -112,7 +112,7 @@ class RaftLog:
         hard = recovered.stored_hard_state
         return StoredRaftState(hard.storage_id, hard.hard_state, snapshot, tuple(recovered.entries))
 
-    def _go_on_behind(self, recovered: RecoveredLog) -> None:
+    def _open_files(self, recovered: RecoveredLog) -> None:
         self._storage_id = recovered.stored_hard_state.storage_id
         self._marker_generation = recovered.marker.generation
         self._marker_file = os.open(self._folder / SYNCED, os.O_RDWR)

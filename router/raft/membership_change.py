@@ -48,10 +48,10 @@ class MembershipChange(ReadIndexes):
         """
         if self.role is not RaftRole.LEADER or not self.may_change():
             return None
-        for peer in sorted(self.strangers):
-            heard = self.strangers[peer][1]
+        for peer in sorted(self.foreign_disks):
+            seen = self.foreign_disks[peer][1]
             known = peer in self.configuration.voters and peer != self.id
-            if known and self.now - heard < silent_s <= self.now - self.progress_of(peer).last_heard:
+            if known and self.now - seen < silent_s <= self.now - self.progress_of(peer).last_seen:
                 return ChangeMembership("replace", peer)
         for peer in sorted(self.configuration.learners):
             if not self._not_promotable(peer):
@@ -82,10 +82,10 @@ class MembershipChange(ReadIndexes):
             del learners[peer]
             voters[peer] = self.progress_of(peer).storage_id
         elif change.action == "replace":
-            if peer == self.id or peer not in voters or peer not in self.strangers:
+            if peer == self.id or peer not in voters or peer not in self.foreign_disks:
                 return None, "not_replaced"
             del voters[peer]
-            learners[peer] = self.strangers.pop(peer)[0]
+            learners[peer] = self.foreign_disks.pop(peer)[0]
             self.progress.pop(peer, None)
         else:
             if peer not in voters and peer not in learners:
@@ -100,7 +100,7 @@ class MembershipChange(ReadIndexes):
         if peer not in self.configuration.learners:
             return "not_a_learner"
         progress = self.progress_of(peer)
-        if not progress.storage_id or self.now - progress.last_heard > self.config.election_timeout_s:
+        if not progress.storage_id or self.now - progress.last_seen > self.config.election_timeout_s:
             return "learner_silent"
         if progress.match_index < max(1, self.log.last_index - self.config.promote_lag_entries):
             return "learner_behind"

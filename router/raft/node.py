@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 REFUSAL_LOG_S = 10.0  # between two log lines about refused snapshots
 MAX_WAITING_PROPOSALS = 10_000  # not applied yet, each with a waiting caller; beyond this: Unavailable("busy")
-MAX_MESSAGES_PER_TURN = 256  # before the clock is checked again and other tasks run
+MAX_MESSAGES_PER_ITERATION = 256  # before the clock is checked again and other tasks run
 MAX_WAITING_REQUESTS = 100  # transfers and membership changes
 MAX_PROPOSAL_BATCH = 1_024  # entries passed to the core at once; more would delay heartbeats
 
@@ -132,13 +132,13 @@ class RaftNode:
         """Rejected messages of other routers, by reason."""
         return {**self.core.drops, "inbox_full": self._inbox.dropped}
 
-    def take_in(self, peer: PeerKey, payload: bytes) -> None:
+    def receive_payload(self, peer: PeerKey, payload: bytes) -> None:
         """Decode a message of a link; beyond the sender's bound it is dropped undecoded and counted.
 
         Raises:
             LinkError, Unreadable: The message is invalid, or names another router.
         """
-        if not self._inbox.has_room(peer.node, len(payload)):
+        if not self._inbox.accepts(peer.node, len(payload)):
             self._inbox.drop()
             return
         message = decode_message(payload)
@@ -241,7 +241,7 @@ class RaftNode:
             self._wake = trio.Event()
             await trio.lowlevel.checkpoint()  # the deadline may always have passed: let other tasks run
             # Messages before the tick: after a pause of the process, queued heartbeats must count first.
-            for _ in range(min(len(self._inbox), MAX_MESSAGES_PER_TURN)):
+            for _ in range(min(len(self._inbox), MAX_MESSAGES_PER_ITERATION)):
                 self._handle(Receive(self._inbox.take()))
             if trio.current_time() >= self._deadline:
                 self._handle(RaftTick())
@@ -262,7 +262,7 @@ class RaftNode:
             context = next(self._contexts)  # one request for all waiting reads, which started before it
             now = trio.current_time()
             self._outcomes.expire(now)
-            self._outcomes.asked(context, tuple(self._reads), now + self._read_timeout_s)
+            self._outcomes.add_reads(context, tuple(self._reads), now + self._read_timeout_s)
             self._reads.clear()
             self._handle(ReadIndexEvent(context))
 
@@ -298,10 +298,10 @@ class RaftNode:
         self._deadline = ready.next_deadline
         self._watch_role()
         if self.core.refused_snapshot is not self._refused_snapshot:
-            self._say_refused_snapshot()
+            self._log_refused_snapshot()
         return ready
 
-    def _say_refused_snapshot(self) -> None:
+    def _log_refused_snapshot(self) -> None:
         """Log a refused snapshot of a leader, at a limited rate since the leader repeats it."""
         self._refused_snapshot = refused = self.core.refused_snapshot
         now = trio.current_time()

@@ -68,7 +68,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._proposed: dict[int, tuple[int, ProposalResult]] = {}  # index -> term, waiter; ascending
-        self._asked: dict[int | bytes, tuple[float, tuple[ProposalResult, ...]]] = {}  # oldest first
+        self._requested: dict[int | bytes, tuple[float, tuple[ProposalResult, ...]]] = {}  # oldest first
         self._confirmed: list[tuple[int, tuple[ProposalResult, ...]]] = []  # read index not applied yet
         self.reads = 0
 
@@ -92,14 +92,14 @@ class Outcomes:
         else:
             outcome.fail(Unavailable("unknown"))
 
-    def asked(self, context: int | bytes, outcomes: tuple[ProposalResult, ...], expires_at: float) -> None:
+    def add_reads(self, context: int | bytes, outcomes: tuple[ProposalResult, ...], expires_at: float) -> None:
         """Register the callers of one read request."""
-        self._asked[context] = expires_at, outcomes
+        self._requested[context] = expires_at, outcomes
         self.reads += len(outcomes)
 
     def answered(self, context: int | bytes, index: int, applied_index: int) -> None:
         """Release the readers once the index is applied; -1: they must retry."""
-        _, outcomes = self._asked.pop(context, (0.0, ()))
+        _, outcomes = self._requested.pop(context, (0.0, ()))
         if index < 0:
             self._release(outcomes, Unavailable("no confirmed leader"))
         elif index <= applied_index:
@@ -109,11 +109,11 @@ class Outcomes:
 
     def expire(self, now: float) -> None:
         """Fail read requests whose answer was lost."""
-        while self._asked:
-            context, (expires_at, outcomes) = next(iter(self._asked.items()))
+        while self._requested:
+            context, (expires_at, outcomes) = next(iter(self._requested.items()))
             if expires_at > now:
                 return
-            del self._asked[context]
+            del self._requested[context]
             self._release(outcomes, Unavailable("no answer to ReadIndex"))
 
     def applied_up_to(self, applied_index: int) -> None:
@@ -146,8 +146,8 @@ class Outcomes:
         """Fail all callers when the node stops."""
         for _, outcome in self._proposed.values():
             outcome.fail(error)
-        for outcomes in (*(o for _, o in self._asked.values()), *(o for _, o in self._confirmed)):
+        for outcomes in (*(o for _, o in self._requested.values()), *(o for _, o in self._confirmed)):
             self._release(outcomes, error)
         self._proposed.clear()
-        self._asked.clear()
+        self._requested.clear()
         self._confirmed.clear()

@@ -31,7 +31,7 @@ class PeerProgress:
         self.sent_commit = 0
         self.inflight: deque[int] = deque()  # last index of each unanswered append with entries
         self.paused = False  # a probe is in flight
-        self.last_heard = now  # time of the last answer in this term, for check-quorum
+        self.last_seen = now  # time of the last answer in this term, for check-quorum
         self.acked_round = 0  # highest heartbeat round answered
         self.storage_id = 0  # of its last answer
         self.incarnation = 0

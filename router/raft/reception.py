@@ -61,14 +61,14 @@ class Reception(Elections):
         if isinstance(message, PreVoteReply):
             self.introduced[message.sender] = message.peers
         self.bind(message)
-        self.note_stranger(message)
+        self.record_foreign_disk(message)
         if isinstance(message, _REQUESTS) and not outside and self.refuses_identity(message):
             self.drop("we_are_another_disk")
             return
         if message.term > self.term:
             if not self._adopt_term(message):
                 return
-        elif message.term < self.term and not self._judge_older_term(message):
+        elif message.term < self.term and not self._process_older_term(message):
             return
         if self._on_message is None:
             self._on_message = self._handlers()
@@ -124,7 +124,7 @@ class Reception(Elections):
         self.become_follower(message.term, leader)
         return True
 
-    def _judge_older_term(self, message: RaftMessage) -> bool:
+    def _process_older_term(self, message: RaftMessage) -> bool:
         """Answer requests of an older term with our term; ignore old answers."""
         if isinstance(message, AppendEntries):
             self._reply_append(message, False, 0)
@@ -144,7 +144,7 @@ class Reception(Elections):
             self.become_follower(message.term, message.sender)
         self.identity_refused = False
         if not self._is_outside(message.sender):  # else elections continue until its log proves leadership
-            self.last_heard_leader = self.now
+            self.last_leader_contact = self.now
             self.reset_election_deadline()
         if isinstance(message, AppendEntries):
             if message.entries and message.entries[-1].index != message.prev_log_index + len(message.entries):

@@ -86,12 +86,12 @@ class LogReplication(Snapshotting):
             progress.paused = True
         return True
 
-    def heard(self, reply: AppendEntriesReply | InstallSnapshotReply) -> PeerProgress | None:
+    def record_answer(self, reply: AppendEntriesReply | InstallSnapshotReply) -> PeerProgress | None:
         """Record an answer; return None if it must not count."""
         progress = self.progress.get(reply.sender)
         if self.role is not RaftRole.LEADER or progress is None:
             return None
-        if self.is_stranger(reply):
+        if self.has_foreign_disk(reply):
             self.drop("storage_id_unknown")
             return None
         if progress.storage_id != reply.storage_id and progress.storage_id:
@@ -101,13 +101,13 @@ class LogReplication(Snapshotting):
             self.drop("match_beyond_log")
             return None
         progress.storage_id, progress.incarnation = reply.storage_id, reply.incarnation
-        progress.last_heard = self.now
+        progress.last_seen = self.now
         progress.acked_round = max(progress.acked_round, min(reply.round, self.round))
         return progress
 
     def on_append_reply(self, reply: AppendEntriesReply) -> None:
         """Advance the peer, or step back to a position at which the logs can match."""
-        progress = self.heard(reply)
+        progress = self.record_answer(reply)
         if progress is None:
             return
         if reply.success:
@@ -117,7 +117,7 @@ class LogReplication(Snapshotting):
 
     def on_snapshot_reply(self, reply: InstallSnapshotReply) -> None:
         """Continue a transfer, or replicate after the installed snapshot."""
-        progress = self.heard(reply)
+        progress = self.record_answer(reply)
         if progress is None:
             return
         if reply.match_index:

@@ -48,7 +48,7 @@ class RaftState:
 
         self.role = RaftRole.FOLLOWER
         self.leader: str | None = None
-        self.last_heard_leader = -math.inf
+        self.last_leader_contact = -math.inf
         self.election_deadline = math.inf
         self.heartbeat_deadline = math.inf
         self.votes: dict[str, bool] = {}
@@ -58,7 +58,7 @@ class RaftState:
         self.transferee: str | None = None
         self.transfer_deadline = math.inf
         self.identity_refused = False  # a peer has another disk's storage id for our name
-        self.strangers: dict[str, tuple[int, float]] = {}  # voter -> other storage id under its name, last message
+        self.foreign_disks: dict[str, tuple[int, float]] = {}  # voter -> other storage id under its name, last message
 
         self.introduced: dict[str, tuple[str, ...]] = {}  # member -> members of its last reported configuration
         self.ask_members_at = -math.inf  # earliest next PreVote caused by a router outside our configuration
@@ -151,19 +151,19 @@ class RaftState:
         self.identity_refused = True
         return True
 
-    def is_stranger(self, message: RaftMessage) -> bool:
+    def has_foreign_disk(self, message: RaftMessage) -> bool:
         """Whether an answer comes from another disk than the bound one, which may have lost promises."""
         known = self.configuration.storage_id(message.sender)
         return known != 0 and known != message.storage_id
 
-    def note_stranger(self, message: RaftMessage) -> None:
+    def record_foreign_disk(self, message: RaftMessage) -> None:
         """Record another disk under a voter's name, and remove it when the voter's own disk sends a message."""
         if message.sender not in self.configuration.voters:
             return
-        if self.is_stranger(message):
-            self.strangers[message.sender] = (message.storage_id, self.now)
+        if self.has_foreign_disk(message):
+            self.foreign_disks[message.sender] = (message.storage_id, self.now)
         elif message.storage_id:
-            self.strangers.pop(message.sender, None)
+            self.foreign_disks.pop(message.sender, None)
 
     # Roles, terms, time
 

@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 class Invalidation(Generic[Waiter]):
     """One order to drop cached answers, until every edge has acknowledged it."""
 
-    __slots__ = ("edges", "over", "registers", "sent", "since", "topic_filters", "topics", "waiters")
+    __slots__ = ("edges", "is_complete", "registers", "sent", "since", "topic_filters", "topics", "waiters")
 
     def __init__(self, edges: set[str], topic_filters: list[str], topics: list[str], now: float) -> None:
         self.edges = edges
@@ -31,7 +31,7 @@ class Invalidation(Generic[Waiter]):
         self.since = now
         self.sent = now
         self.waiters: list[Waiter] = []
-        self.over = False  # acknowledged by all edges: no route waits for it
+        self.is_complete = False  # acknowledged by all edges: no route waits for it
         self.registers = ""  # edge whose registration is complete with this acknowledgement
 
 
@@ -139,7 +139,7 @@ class CachedTopics:
         found: dict[int, Invalidation[Waiter]] = {}
         for topic_filter in topic_filters if len(self._leaving) else ():
             for _, items in _matching(self._leaving, topic_filter):
-                found.update((id(item), item) for item in items if not item.over)
+                found.update((id(item), item) for item in items if not item.is_complete)
         return list(found.values())
 
     def forget_edge(self, edge: str) -> None:

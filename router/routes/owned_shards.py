@@ -29,13 +29,13 @@ class OwnedShards:
         self,
         node: str,
         cached_topics_max: int,
-        tell: Callable[[str, Control], None],
+        send_message: Callable[[str, Control], None],
         count: Callable[[str], None],
         refusals: Refusals,
     ) -> None:
         self._node = node
         self._cached_topics_max = cached_topics_max
-        self._tell = tell
+        self._send_message = send_message
         self._count = count
         self._refusals = refusals
         self.shards: dict[int, RouteShard] = {}
@@ -86,7 +86,7 @@ class OwnedShards:
         """Rebuild the partitions' valid senders from a replaced map."""
         self._senders.replaced(cluster_map)
 
-    def edge_over(self, now: float, edge: str) -> None:
+    def remove_edge(self, now: float, edge: str) -> None:
         """Drop the routes and cached topics of an edge whose incarnation ended."""
         for number in sorted(self.shards):
             self.shards[number].now = now
@@ -103,56 +103,56 @@ class OwnedShards:
         """Return whether a node sends faster than its messages are processed."""
         return self._work.is_behind(node)
 
-    def turn(self, judge: BatchValidator) -> None:
+    def run_iteration(self, validator: BatchValidator) -> None:
         """Process messages in order and slices of long work, within one iteration's budget."""
-        self._touched.update(self._work.turn(judge, self.shards))
+        self._touched.update(self._work.run_iteration(validator, self.shards))
 
-    def take(self, judge: BatchValidator, peer: PeerKey, message: ShardMessage) -> int:
+    def take(self, validator: BatchValidator, peer: PeerKey, message: ShardMessage) -> int:
         """Pass a message to its shard; return its cost in steps."""
         if isinstance(message, Invalidated):
-            return self._invalidated(judge, peer, message)
-        if _is_over(judge.map, peer):
+            return self._invalidated(validator, peer, message)
+        if _has_ended(validator.map, peer):
             self._count("frames_of_dead")
             return 1
         shard = self.shards.get(message.shard)
-        if shard is None or shard.epoch != message.shard_epoch or not judge.leased:
+        if shard is None or shard.epoch != message.shard_epoch or not validator.leased:
             self._moved(peer, message, shard.epoch if shard is not None else 0)
             return 1
-        shard.now = judge.now
+        shard.now = validator.now
         began = shard.steps
         if isinstance(message, Resolve):
             shard.resolve(peer.node, message)
         else:
-            self._routes(judge, shard, peer, message)
+            self._routes(validator, shard, peer, message)
         self._touched.add(message.shard)
         return 1 + shard.steps - began
 
     def _moved(self, peer: PeerKey, message: Resolve | Routes, epoch: int) -> None:
         request = message.request if isinstance(message, Resolve | AddRoutes) else 0
-        self._tell(peer.node, Moved(request, "shard", message.shard, epoch))
+        self._send_message(peer.node, Moved(request, "shard", message.shard, epoch))
 
-    def _routes(self, judge: BatchValidator, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
-        judged = self._senders.judge(judge.map, peer, message)
-        if judged.repeat:
+    def _routes(self, validator: BatchValidator, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
+        validated = self._senders.validate(validator.map, peer, message)
+        if validated.repeat:
             self._moved(peer, message, shard.epoch)
-        if judged.refused:
-            self._refusals.refuse(judge.now, peer, name_of(message), "placement")
-        if isinstance(judged.message, AddRoutes):
-            shard.add(peer.node, judged.message)
-        elif isinstance(judged.message, RemoveRoutes):
-            shard.remove(peer.node, judged.message)
-        elif judged.message is not None:
-            shard.report(peer.node, judged.message)
+        if validated.refused:
+            self._refusals.refuse(validator.now, peer, name_of(message), "placement")
+        if isinstance(validated.message, AddRoutes):
+            shard.add(peer.node, validated.message)
+        elif isinstance(validated.message, RemoveRoutes):
+            shard.remove(peer.node, validated.message)
+        elif validated.message is not None:
+            shard.report(peer.node, validated.message)
 
-    def _invalidated(self, judge: BatchValidator, peer: PeerKey, message: Invalidated) -> int:
+    def _invalidated(self, validator: BatchValidator, peer: PeerKey, message: Invalidated) -> int:
         """Record that an edge dropped answers; only the incarnation in the map counts."""
         shard = self.shards.get(message.shard)
         if shard is None or shard.epoch != message.shard_epoch:
             return 1
-        if not judge.map.is_alive(peer.node, peer.incarnation):
+        if not validator.map.is_alive(peer.node, peer.incarnation):
             self._count("invalidated_by_others")
             return 1
-        shard.now = judge.now
+        shard.now = validator.now
         began = shard.steps
         shard.invalidated(peer.node, message)
         self._touched.add(message.shard)
@@ -165,11 +165,11 @@ class OwnedShards:
         for number in sorted(self._touched):
             shard = self.shards.get(number)
             for node, message in shard.take_sends() if shard is not None else ():
-                self._tell(node, message)
+                self._send_message(node, message)
             for _ in range(shard.take_dropped() if shard is not None else 0):
                 self._count("shard_messages_dropped")
-            if shard is not None and shard.sweeps:
-                self._work.goes_on(number)
+            if shard is not None and shard.has_slices:
+                self._work.add_shard(number)
             if shard is not None and shard.waits:
                 self._waiting.add(number)
             else:
@@ -202,7 +202,7 @@ class OwnedShards:
         self._resized.clear()
 
 
-def _is_over(cluster_map: ClusterMap, peer: PeerKey) -> bool:
+def _has_ended(cluster_map: ClusterMap, peer: PeerKey) -> bool:
     """Return whether the map has ended an incarnation; one that it does not contain yet has not ended."""
     entry = cluster_map.nodes.get(peer.node)
     if entry is None or entry.incarnation < peer.incarnation:

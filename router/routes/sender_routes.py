@@ -59,8 +59,8 @@ class SenderRoutes:
         return self._trie.coarse
 
     @property
-    def leaves(self) -> bool:
-        """Whether ``leave_some`` has work."""
+    def has_leaving(self) -> bool:
+        """Whether ``remove_some`` has work."""
         return bool(self._leaving)
 
     def match(self, topic: str) -> list[Value]:
@@ -81,14 +81,14 @@ class SenderRoutes:
         if filters is None:
             filters = self.filters[sender] = {}
         sender = self._senders.setdefault(sender, sender)
-        said = self._said(sender, version)
+        version_number = self._ordered_version(sender, version)
         fresh = []
         for route in routes:
             topic_filter, share = route.topic_filter, route.share_name
             name = _name(route)
             known = filters.get(name)
-            if known is None or known < said:
-                filters[name] = said
+            if known is None or known < version_number:
+                filters[name] = version_number
             if share:
                 value = (*sender, f"{share}/{topic_filter}", route.members)
                 self._trie.add(topic_filter, (*sender, share), value)
@@ -105,7 +105,7 @@ class SenderRoutes:
         filters = self.filters.get(sender, {})
         name = _name(route)
         known = filters.get(name)
-        if known is None or known >= self._said(sender, version):
+        if known is None or known >= self._ordered_version(sender, version):
             return False
         del filters[name]
         self._drop(sender, name)
@@ -113,16 +113,16 @@ class SenderRoutes:
 
     def report_begins(self, sender: Sender, version: int) -> None:
         """Start a report: routes that it omits are removed after its last piece."""
-        self._reporting[sender] = (self._said(sender, version), bool(self.filters.get(sender)))
+        self._reporting[sender] = (self._ordered_version(sender, version), bool(self.filters.get(sender)))
 
     def report_ends(self, sender: Sender, version: int) -> bool:
         """Complete a report, so that older routes may leave; False if another report was started."""
-        said, others = self._reporting.get(sender, (-1, False))
-        if said != self._said(sender, version):
+        version_number, others = self._reporting.get(sender, (-1, False))
+        if version_number != self._ordered_version(sender, version):
             return False
         del self._reporting[sender]
         if others:
-            self._leaving.append(_Leaving(sender, self.filters[sender], said))
+            self._leaving.append(_Leaving(sender, self.filters[sender], version_number))
         return True
 
     def sender_dead(self, sender: Sender) -> None:
@@ -133,9 +133,9 @@ class SenderRoutes:
         self._epochs.pop(sender, None)
         self._reporting.pop(sender, None)
 
-    def leave_some(self, count: int) -> list[str]:
+    def remove_some(self, count: int) -> list[str]:
         """Check at most ``count`` leaving filters; return the removed ones, without share names."""
-        gone = []
+        removed = []
         while self._leaving and count > 0:
             leaving = self._leaving[0]
             filters, below = leaving.filters, leaving.below
@@ -152,13 +152,13 @@ class SenderRoutes:
                     self._count(name)
                 else:
                     self._drop(leaving.sender, name)
-                gone.append(_parts(name)[1])
+                removed.append(_parts(name)[1])
             del leaving.names[start:]
             if not leaving.names:
                 self._leaving.popleft()
-        return gone
+        return removed
 
-    def _said(self, sender: Sender, version: int) -> int:
+    def _ordered_version(self, sender: Sender, version: int) -> int:
         """Combine epoch and version into one number with the same order as the pair."""
         return self._epochs.get(sender, 0) << VERSION_BITS | version
 

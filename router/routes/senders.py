@@ -47,25 +47,27 @@ class RouteSenders:
                 since = placement.epoch
             self._primaries[number] = (placement.primary, since)
 
-    def judge(self, cluster_map: ClusterMap, peer: PeerKey, message: Routes) -> ValidatedBatch:
+    def validate(self, cluster_map: ClusterMap, peer: PeerKey, message: Routes) -> ValidatedBatch:
         """Return the valid part of a message that ``wire.links.allowed.fault_of`` accepted."""
         if peer.tier == TIER_EDGE:
             return ValidatedBatch(message, repeat=False, refused=False)
         if not isinstance(message, ReportRoutes):
-            found = self._standing(cluster_map, peer, message.partition, message.sender_epoch)
+            found = self._primary_status(cluster_map, peer, message.partition, message.sender_epoch)
             taken = message if found is PrimaryStatus.PRIMARY else None
             return ValidatedBatch(taken, found is not PrimaryStatus.PRIMARY, found is PrimaryStatus.OTHER)
         reports = []
         repeat = refused = False
         for report in message.reports:
-            found = self._standing(cluster_map, peer, report.partition, report.sender_epoch)
+            found = self._primary_status(cluster_map, peer, report.partition, report.sender_epoch)
             if found is PrimaryStatus.PRIMARY:
                 reports.append(report)
             repeat = repeat or found is not PrimaryStatus.PRIMARY
             refused = refused or found is PrimaryStatus.OTHER
         return ValidatedBatch(replace(message, reports=reports) if reports else None, repeat, refused)
 
-    def _standing(self, cluster_map: ClusterMap, peer: PeerKey, partition: int, sender_epoch: int) -> PrimaryStatus:
+    def _primary_status(
+        self, cluster_map: ClusterMap, peer: PeerKey, partition: int, sender_epoch: int
+    ) -> PrimaryStatus:
         if not cluster_map.is_alive(peer.node, peer.incarnation):
             return PrimaryStatus.LATER  # this map does not contain the incarnation yet
         _, since = self._primaries.get(partition, ("", 0))

@@ -95,7 +95,7 @@ class RouteShard:
         self.now = now  # set by the owner before each message
         self._began = now
         self.sender_routes = SenderRoutes()
-        self._gone: list[str] = []  # removed filters, whose cached topics must be invalidated
+        self._removed: list[str] = []  # removed filters, request_key cached topics must be invalidated
         self.cached = CachedTopics()
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
@@ -104,8 +104,8 @@ class RouteShard:
         self._held_adds: SenderMessages[AddRoutes | RemoveRoutes] = SenderMessages()
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
-        self._sweeps: deque[FilterSearch[_Waiter]] = deque()
-        self._over: deque[Invalidation[_Waiter]] = deque()  # completed, with topics to remove
+        self._searches: deque[FilterSearch[_Waiter]] = deque()
+        self._completed: deque[Invalidation[_Waiter]] = deque()  # completed, with topics to remove
         self._sends: list[tuple[str, Control]] = []
 
     # --- state for the owner
@@ -220,7 +220,7 @@ class RouteShard:
         reply = RoutesAdded(request.request, self.number, self.epoch, request.sender_epoch)
         asked = [route.topic_filter for route in request.routes]
         if self._takes_long(asked):
-            self._sweep(fresh, asked, _Waiter(peer, reply, 0), request.request)
+            self._start_search(fresh, asked, _Waiter(peer, reply, 0), request.request)
             return
         # An answer without one of these routes may still be in flight to any edge.
         waits: list[Invalidation[_Waiter]] = self.cached.leaving(asked)
@@ -268,15 +268,15 @@ class RouteShard:
             # Only now, with all remaining routes in place: no answer may lack them.
             self._unreported.discard(sender)
         self._invalidate(fresh)
-        if report.last and not self._sweeps:
-            self._go_on_leaving(LEAVING_AT_ONCE)
+        if report.last and not self._searches:
+            self._remove_leaving(LEAVING_AT_ONCE)
 
     # --- invalidation
 
     def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
         """Order edges to drop the matching topics that they cache; return the open invalidations."""
         if topic_filters and len(self.cached) and self._takes_long(topic_filters):
-            self._sweep(topic_filters, [], None)
+            self._start_search(topic_filters, [], None)
             return []
         return self._order_all(topic_filters)
 
@@ -292,65 +292,65 @@ class RouteShard:
 
     def _takes_long(self, topic_filters: list[str]) -> bool:
         """Whether cached topics are searched in slices; while a search runs, all later ones are, to keep the order."""
-        if self._sweeps:
+        if self._searches:
             return True
         if not self.cached.is_large(VISITS_AT_ONCE // max(1, len(topic_filters))):
             return False
         wild = sum("+" in topic_filter or "#" in topic_filter for topic_filter in topic_filters)
         return wild > 0 and self.cached.is_large(VISITS_AT_ONCE // wild)
 
-    def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
+    def _start_search(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
         """Search cached topics in slices, the first now; the order is sent when all topics are found."""
-        whose = None if waiter is None else (waiter.peer, request)
-        if whose is not None and not fresh and any(sweep.request == whose for sweep in self._sweeps):
+        request_key = None if waiter is None else (waiter.peer, request)
+        if request_key is not None and not fresh and any(search.request == request_key for search in self._searches):
             return  # a repeated request: one reply is enough
-        first = not self._sweeps
+        first = not self._searches
         for piece in list(pieces(fresh, INVALIDATE_FILTERS_MAX)) or [[]]:
             item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
             if waiter is not None:
                 waiter.left += 1
-            self._sweeps.append(FilterSearch(self.cached, item, asked, waiter, whose))
+            self._searches.append(FilterSearch(self.cached, item, asked, waiter, request_key))
         if first:
-            self.go_on(VISITS_AT_ONCE)
+            self.run_slice(VISITS_AT_ONCE)
 
     @property
-    def sweeps(self) -> bool:
-        """Whether ``go_on`` has work."""
-        if self._sweeps or self._over or self._gone or self.sender_routes.leaves:
+    def has_slices(self) -> bool:
+        """Whether ``run_slice`` has work."""
+        if self._searches or self._completed or self._removed or self.sender_routes.has_leaving:
             return True
         return bool((self._held and not self.collecting) or (self._held_adds and not self._waits_to_add))
 
-    def go_on(self, visits: int) -> int:
+    def run_slice(self, visits: int) -> int:
         """Do one slice of work; return the number of visited topics and filters."""
-        done = self._go_on_held(visits)
-        while self._sweeps and done < visits:
-            sweep = self._sweeps[0]
-            done += sweep.step(visits - done)
-            if sweep.ended:
-                self._sweeps.popleft()
-                self._swept(sweep)
-        while self._over and done < visits:
-            left = self.cached.left(self._over[0], visits - done)
+        done = self._process_held(visits)
+        while self._searches and done < visits:
+            search = self._searches[0]
+            done += search.step(visits - done)
+            if search.ended:
+                self._searches.popleft()
+                self._complete_search(search)
+        while self._completed and done < visits:
+            left = self.cached.left(self._completed[0], visits - done)
             done += max(1, left)
-            if not self._over[0].topics:
-                self._over.popleft()
-        if not self._sweeps:  # searches have waiting requests, so they come first
-            done += self._go_on_leaving(visits - done)
+            if not self._completed[0].topics:
+                self._completed.popleft()
+        if not self._searches:  # searches have waiting requests, so they come first
+            done += self._remove_leaving(visits - done)
         return done
 
-    def _go_on_leaving(self, count: int) -> int:
+    def _remove_leaving(self, count: int) -> int:
         """Remove some leaving routes, and invalidate their cached topics in large batches, since a scan is costly."""
         if count <= 0:
             return 0
-        self._gone += self.sender_routes.leave_some(count)
-        if len(self._gone) >= INVALIDATE_FILTERS_MAX or not self.sender_routes.leaves:
-            gone, self._gone = self._gone, []
-            self._invalidate(gone)
+        self._removed += self.sender_routes.remove_some(count)
+        if len(self._removed) >= INVALIDATE_FILTERS_MAX or not self.sender_routes.has_leaving:
+            removed, self._removed = self._removed, []
+            self._invalidate(removed)
         return count
 
-    def _swept(self, sweep: "FilterSearch[_Waiter]") -> None:
-        item, waiter = sweep.item, sweep.waiter
-        item.edges = sweep.holders & self.cached.live_edges()
+    def _complete_search(self, search: "FilterSearch[_Waiter]") -> None:
+        item, waiter = search.item, search.waiter
+        item.edges = search.holders & self.cached.live_edges()
         item.since = item.sent = self.now
         if item.edges:
             self._next_invalidation += 1
@@ -361,21 +361,21 @@ class RouteShard:
         else:
             self._release(item)
         if waiter is not None:
-            waits = [other for other in (item, *sweep.meets.values()) if other.edges]
+            waits = [other for other in (item, *search.meets.values()) if other.edges]
             for other in waits:
                 other.waiters.append(waiter)
             waiter.left += len(waits)
-            self._waited(waiter)
+            self._count_down(waiter)
 
     def _release(self, item: Invalidation[_Waiter]) -> None:
         """Complete an invalidation: no edge holds its topics."""
-        item.over = True
+        item.is_complete = True
         for waiter in item.waiters:
-            self._waited(waiter)
+            self._count_down(waiter)
         if self.cached.left(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
-            self._over.append(item)
+            self._completed.append(item)
 
-    def _waited(self, waiter: _Waiter) -> None:
+    def _count_down(self, waiter: _Waiter) -> None:
         waiter.left -= 1
         assert waiter.left >= 0, "an unknown invalidation was acknowledged"
         if not waiter.left:
@@ -438,9 +438,9 @@ class RouteShard:
 
     def _retry(self) -> None:
         """Process queued messages that can be answered now."""
-        self._go_on_held(VISITS_AT_ONCE)
+        self._process_held(VISITS_AT_ONCE)
 
-    def _go_on_held(self, steps: int) -> int:
+    def _process_held(self, steps: int) -> int:
         """Process some queued messages in order."""
         began = self.steps
         while self._held and not self.collecting and self.steps - began < steps:

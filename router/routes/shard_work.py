@@ -3,7 +3,7 @@
 Shard messages queue in order. Each is validated when it is processed, as if it arrived then. One message fits
 for an iteration: senders split it, and only the first topics of a Resolve are answered. Beyond a bound of all messages,
 those that their senders repeat are dropped. Beyond a bound of one node, its link is paused. Work in slices
-(``RouteShard.go_on``) shares the rest of an iteration. Decision: docs/adr/0023-work-in-slices.md.
+(``RouteShard.run_slice``) shares the rest of an iteration. Decision: docs/adr/0023-work-in-slices.md.
 """
 
 from collections import Counter, deque
@@ -20,7 +20,7 @@ __all__ = ["BatchValidator", "ShardMessage", "ShardWork"]
 
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated
 
-STEPS_PER_TURN = 400  # visited topics, routes or cached topics: one to three milliseconds
+STEPS_PER_ITERATION = 400  # visited topics, routes or cached topics: one to three milliseconds
 SLICES_MIN = 100  # of those, reserved for work in slices under any load
 STEPS_PER_SLICE = 50  # of one shard, at least
 WAITING_MAX = 10_000  # messages; beyond it, those that their senders repeat are dropped
@@ -72,13 +72,13 @@ class ShardWork:
         """Return whether a node sends faster than its messages are processed."""
         return self._counts.get(node, 0) >= BEHIND_AT or self._octets.get(node, 0) >= BEHIND_BYTES
 
-    def goes_on(self, number: int) -> None:
+    def add_shard(self, number: int) -> None:
         """Record that a shard has work in slices."""
         self._shards.add(number)
 
-    def turn(self, judge: BatchValidator, shards: Mapping[int, RouteShard]) -> Collection[int]:
+    def run_iteration(self, validator: BatchValidator, shards: Mapping[int, RouteShard]) -> Collection[int]:
         """Do the work of one iteration; return the shards that processed a slice."""
-        left = STEPS_PER_TURN - (SLICES_MIN if self._shards else 0)
+        left = STEPS_PER_ITERATION - (SLICES_MIN if self._shards else 0)
         waiting = self._waiting
         while waiting and left > 0:
             peer, message, octets = waiting.popleft()
@@ -87,19 +87,19 @@ class ShardWork:
             self._octets[peer.node] -= octets
             if not self._counts[peer.node]:
                 del self._counts[peer.node], self._octets[peer.node]
-            left -= self._take(judge, peer, message)
-        return self._slices(judge.now, shards, max(SLICES_MIN, left)) if self._shards else ()
+            left -= self._take(validator, peer, message)
+        return self._slices(validator.now, shards, max(SLICES_MIN, left)) if self._shards else ()
 
     def _slices(self, now: float, shards: Mapping[int, RouteShard], left: int) -> set[int]:
         share = max(STEPS_PER_SLICE, left // len(self._shards))
-        went_on = set()
+        processed = set()
         for number in sorted(self._shards, key=lambda number: (number - self._next) % (1 << 20)):
             shard = shards.get(number)
-            if shard is not None and shard.sweeps and left > 0:
+            if shard is not None and shard.has_slices and left > 0:
                 shard.now = now
-                left -= shard.go_on(min(share, left))
-                went_on.add(number)
+                left -= shard.run_slice(min(share, left))
+                processed.add(number)
                 self._next = number + 1  # the others come first in the next iteration
-            if shard is None or not shard.sweeps:
+            if shard is None or not shard.has_slices:
                 self._shards.discard(number)
-        return went_on
+        return processed

@@ -10,7 +10,7 @@ class EmptyDiskVotes(RaftCore):
     def is_voter(self) -> bool:
         return self.id in self.configuration.voters
 
-    def is_stranger(self, message: RaftMessage) -> bool:
+    def has_foreign_disk(self, message: RaftMessage) -> bool:
         del message
         return False
 

@@ -5,7 +5,7 @@ from tests.mutants.raft_mutant import Mutant
 
 
 class NoCheckQuorum(RaftCore):
-    def hears_majority(self) -> bool:
+    def has_active_majority(self) -> bool:
         return True
 
 

@@ -91,7 +91,7 @@ def _former_owner_goes_on(original: Any, owned: OwnedShards, judge: Any, peer: A
         owned.shards[message.shard] = RouteShard(message.shard, message.shard_epoch, [], [], 100, judge.now)
         steps = int(original(owned, judge, peer, message))
         for to, answer in owned.shards.pop(message.shard).take_sends():
-            owned._tell(to, answer)
+            owned._send_message(to, answer)
         return steps
     return int(original(owned, judge, peer, message))
 
@@ -288,7 +288,7 @@ RULES: tuple[SeededBug, ...] = (
     _rule(
         "B4: a second incarnation is let in at once",
         LeaseTable,
-        "surely_over",
+        "has_certainly_expired",
         lambda *_: True,
         test_lease_schedules.test_b4_new_incarnation_without_proof_waits_for_the_old_lease,
     ),

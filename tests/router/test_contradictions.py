@@ -7,7 +7,7 @@ from wire.messages.nodes import Heartbeat, HeartbeatReply
 
 def replies(router: Router, beat: Heartbeat) -> list[HeartbeatReply]:
     router.sent.clear()
-    router.send(beat.node, beat)
+    router.tell(beat.node, beat)
     router.beat()
     return [message for node, message in router.sent if node == beat.node and isinstance(message, HeartbeatReply)]
 

@@ -22,7 +22,7 @@ def test_unregistered_certificate_reads_neither_users_nor_policy(message: object
     """Regression: an edge that never registered read users' password records and the policy."""
     router = Router("e1")
     router.ready_shard(0, ["e1"])
-    assert router.send("e9", message, incarnation=7) == []  # type: ignore[arg-type]
+    assert router.tell("e9", message, incarnation=7) == []  # type: ignore[arg-type]
     router.now += EARLY_S + 0.1
     router.handle()
     assert [said for node, said in router.sent if node == "e9"] == []
@@ -31,7 +31,7 @@ def test_unregistered_certificate_reads_neither_users_nor_policy(message: object
 
 def test_unregistered_node_reads_the_map() -> None:
     """A node needs the map to register; docs/security.md documents it."""
-    (page,) = Router("e1").send("e9", FollowMap(0), incarnation=7)
+    (page,) = Router("e1").tell("e9", FollowMap(0), incarnation=7)
     assert isinstance(page, MapPage)
 
 
@@ -39,7 +39,7 @@ def test_early_messages_run_in_order_once_the_map_has_their_sender() -> None:
     router = Router("e1")
     router.ready_shard(0, ["e1"])
     for message in (AskCredentials(1, "ann"), Resolve(3, 0, router.epoch(0), ["t"])):
-        assert router.send("e9", message, incarnation=7) == []
+        assert router.tell("e9", message, incarnation=7) == []
     router.commit(Router.register_command("e9", 7))
     router.handle()
     said = [
@@ -53,21 +53,21 @@ def test_early_messages_of_an_ended_incarnation_are_dropped() -> None:
     router = Router("e1", "e2")
     router.commit(DeclareDead("e1", 1))
     for message in (FollowPolicy(0), AskCredentials(1, "ann"), Relay("e2", 1, b"")):
-        assert router.send("e1", message) == []
+        assert router.tell("e1", message) == []
     assert router.core.counts["frames_of_dead"] == 3
 
 
 def test_credentials_are_sent_for_one_login_and_counted_by_edge() -> None:
     router = Router("e1", "e2")
     for _ in range(3):
-        assert router.send("e1", AskCredentials(1, "ann"))
-    assert router.send("e2", AskCredentials(1, "ann")) and router.send("e2", FetchUsers(2, ["ann", "bob"]))
-    assert router.send("e9", AskCredentials(1, "ann"), incarnation=7) == []
+        assert router.tell("e1", AskCredentials(1, "ann"))
+    assert router.tell("e2", AskCredentials(1, "ann")) and router.tell("e2", FetchUsers(2, ["ann", "bob"]))
+    assert router.tell("e9", AskCredentials(1, "ann"), incarnation=7) == []
     assert router.core.policy.credentials_sent == {"e1": 3, "e2": 1}
 
 
 def test_registered_edge_follows_the_policy() -> None:
-    assert [type(answer) for answer in Router("e1").send("e1", FollowPolicy(0))] == [PolicyPaged]
+    assert [type(answer) for answer in Router("e1").tell("e1", FollowPolicy(0))] == [PolicyPaged]
 
 
 def test_early_messages_are_limited_per_node_across_incarnations() -> None:
@@ -111,5 +111,5 @@ def test_messages_of_one_frame_share_its_bytes() -> None:
 def test_routes_of_an_unregistered_node_change_no_shard() -> None:
     router = Router("e1")
     router.ready_shard(0, ["e1"])
-    router.send("e9", AddRoutes(1, 0, router.epoch(0), -1, 7, 1, [RouteEntry("t")]), incarnation=7)
+    router.tell("e9", AddRoutes(1, 0, router.epoch(0), -1, 7, 1, [RouteEntry("t")]), incarnation=7)
     assert router.core.shards[0].routes == 0

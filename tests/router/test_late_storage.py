@@ -56,7 +56,7 @@ class Cluster:
                 sizes = {at: (self.keys.get(at, 0), 0) for at in primaries if node not in self.silent}
                 beat = Heartbeat(node, incarnation, self.now, self.map.epoch, sizes=sizes)
                 self.leases.arrived(node, beat, self.now)
-            self.late.look(self.now)
+            self.late.check(self.now)
             self.runner.tick(self.now)
             commands, self.queue[:] = list(self.queue), []
             for command in commands:

@@ -77,8 +77,8 @@ def test_failed_round_answers_no_heartbeat() -> None:
 def test_new_leader_counts_every_lease_from_its_election() -> None:
     """It does not know which leases its predecessor granted."""
     leases = table(now=10.0)
-    assert not leases.surely_over(12.0, ("e1", 1))
-    assert leases.surely_over(12.1, ("e1", 1))
+    assert not leases.has_certainly_expired(12.0, ("e1", 1))
+    assert leases.has_certainly_expired(12.1, ("e1", 1))
 
 
 def test_stopped_lease_is_not_renewed() -> None:
@@ -91,7 +91,7 @@ def test_stopped_lease_is_not_renewed() -> None:
     assert context is not None
     assert [granted for _, _, granted in leases.round_done(1.0, context, one_edge())] == [False]
     assert leases.expired(2.1, one_edge()) == [("e1", 1)]
-    leases.forget_others(one_edge(incarnation=2))
+    leases.retain_live(one_edge(incarnation=2))
     assert not leases.ending
 
 
@@ -137,13 +137,13 @@ def test_the_next_deadline_follows_every_change_of_the_table() -> None:
                 leases.admitted(now, one)
                 until[one] = now + 2.25
             elif verb == "leave" and one[0] in alive:
-                assert leases.leaves(one) == (one not in dying)
+                assert leases.record_end(one) == (one not in dying)
                 dying.add(one)
             elif verb == "over" and one in dying:
                 alive.discard(one[0])
                 dying.discard(one)
                 until.pop(one, None)
-                leases.forget_others(live(alive, epoch))
+                leases.retain_live(live(alive, epoch))
             elif verb == "failed" and one in dying:
                 dying.discard(one)
                 leases.proposal_failed(one)

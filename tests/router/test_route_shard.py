@@ -281,8 +281,8 @@ def test_dead_edge_is_not_waited_for() -> None:
     assert first in owner.added()
     owner.answer("e1", "u")
     owner.shard.edge_dead("e1")
-    while owner.shard.sweeps:
-        owner.shard.go_on(10)
+    while owner.shard.has_slices:
+        owner.shard.run_slice(10)
     assert owner.shard.routes == 0
     assert owner.add("s1", "u", partition=1) in owner.added()  # the edge's death removed its cached answer
 

@@ -71,7 +71,7 @@ class Router:
         rounds, self.rounds = self.rounds, []
         self.handle(*[RoundEnded(context, True) for context in rounds])
 
-    def send(self, node: str, message: Control, incarnation: int = 1) -> list[Control]:
+    def tell(self, node: str, message: Control, incarnation: int = 1) -> list[Control]:
         """Send a message to the router; return its answers to the sender."""
         self.sent.clear()
         self.handle(
@@ -85,7 +85,7 @@ class Router:
     def ready_shard(self, shard: int, edges: Sequence[str]) -> None:
         """Complete all edges' reports and registrations, without routes or topics."""
         for edge in edges:
-            self.send(edge, ReportRoutes(shard, self.epoch(shard), [SenderReport(-1, 1, 1, [])]))
+            self.tell(edge, ReportRoutes(shard, self.epoch(shard), [SenderReport(-1, 1, 1, [])]))
 
 
 def heartbeat(router: Router, edge: str, now: float, unreachable: list[str] | None = None) -> Heartbeat:
@@ -111,7 +111,7 @@ def test_a2_partition_with_new_primary_must_still_report() -> None:
     router.commit(PlaceShards({0: "r1"}))
     router.ready_shard(0, ["e1"])
     assert router.core.shards[0].missing()[:1] == ["partition 0"]
-    assert router.send("e1", Resolve(1, 0, router.epoch(0), ["t"])) == []
+    assert router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"])) == []
 
 
 def test_a5_restarted_router_owns_only_shards_of_its_incarnation() -> None:
@@ -132,11 +132,11 @@ def test_a6_messages_of_another_shard_epoch_are_refused() -> None:
     old = router.epoch(0)
     router.commit(PlaceShards({0: "r1"}))
     router.ready_shard(0, ["e1"])
-    (answer,) = router.send("e1", Resolve(7, 0, old, ["t"]))
+    (answer,) = router.tell("e1", Resolve(7, 0, old, ["t"]))
     assert isinstance(answer, Moved) and (answer.request, answer.epoch) == (7, old + 1)
-    (answer,) = router.send("e1", AddRoutes(8, 0, old, -1, 1, 1, [RouteEntry("t")]))
+    (answer,) = router.tell("e1", AddRoutes(8, 0, old, -1, 1, 1, [RouteEntry("t")]))
     assert isinstance(answer, Moved)
-    (answer,) = router.send("e1", Resolve(9, 0, old + 1, ["t"]))
+    (answer,) = router.tell("e1", Resolve(9, 0, old + 1, ["t"]))
     assert isinstance(answer, Resolved)
 
 
@@ -146,7 +146,7 @@ def test_a8_owner_without_lease_answers_nothing() -> None:
     router.ready_shard(0, ["e1"])
     router.handle(RoleChanged(False, ""))
     router.now += 2.5
-    (answer,) = router.send("e1", Resolve(1, 0, router.epoch(0), ["t"]))
+    (answer,) = router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
     assert isinstance(answer, Moved)
 
 
@@ -154,7 +154,7 @@ def test_b1_heartbeat_after_a_proposed_death_is_not_answered() -> None:
     """The heartbeat waited for its round while the lease expired."""
     router = Router("e1")
     router.now = 2.05
-    router.send("e1", heartbeat(router, "e1", 2.0))
+    router.tell("e1", heartbeat(router, "e1", 2.0))
     router.now = 2.2
     router.handle()
     assert DeclareDead("e1", 1) in router.proposed
@@ -167,7 +167,7 @@ def test_b1_heartbeat_after_a_proposed_death_is_not_answered() -> None:
 def test_b1_new_leader_grants_by_the_map_after_its_predecessors_log() -> None:
     """A death that the former leader proposed commits before the first round ends."""
     router = Router("e1")
-    router.send("e1", heartbeat(router, "e1", 0.0))
+    router.tell("e1", heartbeat(router, "e1", 0.0))
     router.commit(DeclareDead("e1", 1))
     router.sent.clear()
     router.end_rounds()
@@ -180,7 +180,7 @@ def test_b2_frames_of_a_dead_incarnation_change_nothing() -> None:
     router = Router("e1", "e2")
     router.ready_shard(0, ["e1", "e2"])
     router.commit(DeclareDead("e1", 1))
-    assert router.send("e1", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
+    assert router.tell("e1", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
     assert router.core.shards[0].routes == 0
     assert router.core.counts["frames_of_dead"] == 1
 
@@ -189,8 +189,8 @@ def test_a8_message_of_an_incarnation_missing_from_the_map_waits() -> None:
     """The step that ends the edge's former incarnation would remove the new one's routes and topics."""
     router = Router("e1")
     router.ready_shard(0, ["e1"])
-    assert router.send("e1", Resolve(1, 0, router.epoch(0), ["t"]), incarnation=2) == []
-    assert router.send("e1", AddRoutes(2, 0, router.epoch(0), -1, 2, 1, [RouteEntry("t")]), incarnation=2) == []
+    assert router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]), incarnation=2) == []
+    assert router.tell("e1", AddRoutes(2, 0, router.epoch(0), -1, 2, 1, [RouteEntry("t")]), incarnation=2) == []
     assert router.core.shards[0].routes == 0
     router.sent.clear()
     router.commit(Router.register_command("e1", 2))
@@ -203,13 +203,13 @@ def test_b4_second_incarnation_does_not_acknowledge_for_the_first() -> None:
     """It is linked but not admitted; the first incarnation still has its lease and cached answers."""
     router = Router("e1", "e2")
     router.ready_shard(0, ["e1", "e2"])
-    router.send("e1", Resolve(1, 0, router.epoch(0), ["t"]))
-    router.send("e2", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")]))
+    router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
+    router.tell("e2", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")]))
     (order,) = [message for node, message in router.sent if node == "e1" and isinstance(message, Invalidate)]
     answer = Invalidated(order.number, 0, order.shard_epoch)
-    router.send("e1", answer, incarnation=2)
+    router.tell("e1", answer, incarnation=2)
     assert [message for _, message in router.sent if isinstance(message, RoutesAdded)] == []
-    router.send("e1", answer)
+    router.tell("e1", answer)
     assert [node for node, message in router.sent if isinstance(message, RoutesAdded)] == ["e2"]
 
 
@@ -217,30 +217,30 @@ def test_a6_acknowledgement_of_another_shard_epoch_does_not_count() -> None:
     """Invalidations of every epoch are numbered from 1."""
     router = Router("e1", "e2")
     router.ready_shard(0, ["e1", "e2"])
-    router.send("e1", Resolve(1, 0, router.epoch(0), ["t"]))
-    router.send("e2", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")]))
+    router.tell("e1", Resolve(1, 0, router.epoch(0), ["t"]))
+    router.tell("e2", AddRoutes(1, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")]))
     (late,) = [message for node, message in router.sent if node == "e1" and isinstance(message, Invalidate)]
     router.commit(PlaceShards({0: "r1"}))
     router.ready_shard(0, ["e1", "e2"])
-    assert router.send("e2", AddRoutes(2, 0, router.epoch(0), -1, 1, 2, [RouteEntry("u")])) == []
+    assert router.tell("e2", AddRoutes(2, 0, router.epoch(0), -1, 1, 2, [RouteEntry("u")])) == []
     orders = {}
     for edge in ("e1", "e2"):
-        answers = router.send(edge, Resolve(2, 0, router.epoch(0), ["t"], True))
+        answers = router.tell(edge, Resolve(2, 0, router.epoch(0), ["t"], True))
         (orders[edge],) = [answer for answer in answers if isinstance(answer, Invalidate)]
-    router.send("e2", Invalidated(orders["e2"].number, 0, orders["e2"].shard_epoch))
+    router.tell("e2", Invalidated(orders["e2"].number, 0, orders["e2"].shard_epoch))
     assert orders["e1"].number == late.number
-    router.send("e1", Invalidated(late.number, 0, late.shard_epoch))
+    router.tell("e1", Invalidated(late.number, 0, late.shard_epoch))
     assert [message for _, message in router.sent if isinstance(message, RoutesAdded)] == []
-    router.send("e1", Invalidated(orders["e1"].number, 0, orders["e1"].shard_epoch))
+    router.tell("e1", Invalidated(orders["e1"].number, 0, orders["e1"].shard_epoch))
     assert [node for node, message in router.sent if isinstance(message, RoutesAdded)] == ["e2"]
 
 
 def test_b4_second_incarnation_waits_for_the_lease_of_the_first() -> None:
     """Unless it is admitted at once with the proof that the first has ended."""
     router = Router("e1", "e2")
-    router.send("e1", RegisterRequest(1, NodeEntry("e1", "edge", 2, "h:2")), incarnation=2)
+    router.tell("e1", RegisterRequest(1, NodeEntry("e1", "edge", 2, "h:2")), incarnation=2)
     assert not any(isinstance(command, RegisterNode) for command in router.proposed)
-    router.send("e2", RegisterRequest(1, NodeEntry("e2", "edge", 2, "h:2"), ended_incarnation=1), incarnation=2)
+    router.tell("e2", RegisterRequest(1, NodeEntry("e2", "edge", 2, "h:2"), ended_incarnation=1), incarnation=2)
     assert [command.entry.node for command in router.proposed if isinstance(command, RegisterNode)] == ["e2"]
     router.proposed.clear()
     router.now = 2.2
@@ -252,10 +252,10 @@ def test_b4_second_incarnation_waits_for_the_lease_of_the_first() -> None:
 def test_registration_at_a_follower_names_the_leader() -> None:
     router = Router("r2", leads=False)
     router.handle(RoleChanged(False, "r2"))
-    (answer,) = router.send("e1", RegisterRequest(3, NodeEntry("e1", "edge", 1, "h:2")))
+    (answer,) = router.tell("e1", RegisterRequest(3, NodeEntry("e1", "edge", 1, "h:2")))
     assert isinstance(answer, RequestRefused)
     assert (answer.request, answer.code, answer.leader_hint) == (3, "not_leader", "r2")
-    (beat,) = router.send("e1", Heartbeat("e1", 1, 0.0, 0))
+    (beat,) = router.tell("e1", Heartbeat("e1", 1, 0.0, 0))
     assert isinstance(beat, HeartbeatReply) and (beat.lease_s, beat.leader) == (0.0, "r2")
 
 
@@ -288,7 +288,7 @@ def test_d1_node_unreachable_for_others_loses_its_lease() -> None:
         router.now = 0.3 * step
         for edge in ("e1", "e2", "e3"):
             unreachable = {"e1": ["e2", "e3"]}.get(edge, ["e1"])
-            router.send(edge, heartbeat(router, edge, router.now, unreachable))
+            router.tell(edge, heartbeat(router, edge, router.now, unreachable))
         router.beat()
     dead = [command for command in router.proposed if isinstance(command, DeclareDead)]
     assert dead == [DeclareDead("e1", 1)]
@@ -299,8 +299,8 @@ def test_routes_added_is_answered_after_collection() -> None:
     router = Router("e1")
     router.commit(PlaceShards({0: "r1"}))
     router.ready_shard(0, ["e1"])
-    assert router.send("e1", AddRoutes(5, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
-    answers = router.send("e1", Resolve(6, 0, router.epoch(0), [], True))
+    assert router.tell("e1", AddRoutes(5, 0, router.epoch(0), -1, 1, 1, [RouteEntry("t")])) == []
+    answers = router.tell("e1", Resolve(6, 0, router.epoch(0), [], True))
     (order,) = [answer for answer in answers if isinstance(answer, Invalidate)]
-    answers = router.send("e1", Invalidated(order.number, 0, order.shard_epoch))
+    answers = router.tell("e1", Invalidated(order.number, 0, order.shard_epoch))
     assert [type(answer) for answer in answers] == [RoutesAdded]

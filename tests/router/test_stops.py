@@ -120,13 +120,13 @@ def test_concurrent_stop_requests_are_handled_together() -> None:
     """After a short delay from the newest, bounded from the oldest."""
     stops = StopRequests()
     assert stops.take(0.0) == {} and stops.next_deadline() == float("inf")
-    stops.ask(10.0, "s1", 1)
-    stops.ask(10.1, "s2", 1)
-    stops.ask(10.2, "s1", 1)  # repeated
+    stops.add(10.0, "s1", 1)
+    stops.add(10.1, "s2", 1)
+    stops.add(10.2, "s1", 1)  # repeated
     assert stops.take(10.1 + GATHER_S - 0.01) == {}
     assert stops.take(10.1 + GATHER_S) == {"s1": 1, "s2": 1}
     for number in range(20):
-        stops.ask(20.0 + number / 10, f"s{number}", 1)
+        stops.add(20.0 + number / 10, f"s{number}", 1)
     assert stops.next_deadline() == 20.0 + GATHER_S_MAX
     stops.clear()
     assert stops.take(99.0) == {}
@@ -137,8 +137,8 @@ def test_stopped_incarnation_is_declared_dead_once() -> None:
     machine = with_storage("s1", "s2")
     table = LeaseTable(2.0, 0.1)
     table.begin(0.0, machine.map)
-    assert table.leaves(("s1", 1))
-    assert not table.leaves(("s1", 1))
+    assert table.record_end(("s1", 1))
+    assert not table.record_end(("s1", 1))
     assert table.expired(9.0, machine.map) == [("s2", 1)]
     table.proposal_failed(("s1", 1))
-    assert table.leaves(("s1", 1))
+    assert table.record_end(("s1", 1))

@@ -104,7 +104,7 @@ class Shard:
             del self.stands[name, sender]
             self.shard.remove(sender, RemoveRoutes(0, 1, -1, 1, self.request, [RouteEntry(name)]))
         elif act < 0.75:
-            self.shard.go_on(rng.randrange(1, 10))
+            self.shard.run_slice(rng.randrange(1, 10))
         else:
             self.deliver(edge)
         self.send()
@@ -117,16 +117,16 @@ def test_no_cached_answer_lacks_an_acknowledged_route(monkeypatch: pytest.Monkey
     shard = Shard(seed)
     for _ in range(1500):
         shard.step()
-    while shard.shard.sweeps:
-        shard.shard.go_on(10)
+    while shard.shard.has_slices:
+        shard.shard.run_slice(10)
     shard.send()
     for edge in EDGES * 2000:
         shard.deliver(edge)
         shard.send()
     assert not shard.adds
     assert not shard.shard.waits
-    while shard.shard.sweeps:
-        shard.shard.go_on(10)
+    while shard.shard.has_slices:
+        shard.shard.run_slice(10)
     assert len(shard.shard.cached.leaving_topics) == 0
     assert shard.checked > 10
 
@@ -142,10 +142,10 @@ def test_search_of_many_cached_topics_runs_in_slices() -> None:
     began = time.thread_time()
     shard.add("e2", AddRoutes(1, 0, 1, -1, 1, 1, entries))
     times = [time.thread_time() - began]
-    while shard.sweeps:
+    while shard.has_slices:
         assert not [message for _, message in shard.take_sends() if isinstance(message, RoutesAdded)]
         began = time.thread_time()
-        shard.go_on(400)
+        shard.run_slice(400)
         times.append(time.thread_time() - began)
     times.sort()
     print(f"{len(times)} slices, median {times[len(times) // 2] * 1e3:.2f} ms, longest {times[-1] * 1e3:.2f} ms")
@@ -158,9 +158,9 @@ def test_search_of_many_cached_topics_runs_in_slices() -> None:
         shard.invalidated(edge, Invalidated(order.number, 0, 1))
     assert [message.request for _, message in shard.take_sends() if isinstance(message, RoutesAdded)] == [1]
     assert shard.cached_topics == 0
-    while shard.sweeps:
+    while shard.has_slices:
         began = time.thread_time()
-        shard.go_on(400)
+        shard.run_slice(400)
         times.append(time.thread_time() - began)
     assert_within("nine of ten, to the end", sorted(times)[len(times) * 9 // 10] * 1e3, SLICE_MS)
     assert len(shard.cached.leaving_topics) == 0

@@ -5,7 +5,7 @@ import pytest
 from bench.routes import EDGES, Router
 from router.event_queue import RouterEventQueue
 from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, SenderMessages, octets_of
-from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, WAITING_BYTES_MAX, BatchValidator, ShardWork
+from router.routes.shard_work import BEHIND_AT, STEPS_PER_ITERATION, WAITING_BYTES_MAX, BatchValidator, ShardWork
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -84,8 +84,8 @@ def test_peer_is_behind_while_its_messages_are_queued() -> None:
     while not work.is_behind(FLOODING.node):
         assert work.add(FLOODING, RemoveRoutes(0, 1, -1, 1, 1, []))
     assert len(work) == BEHIND_AT and not work.is_behind(HONEST.node)
-    work.turn(judge, {})
-    assert len(work) == BEHIND_AT - STEPS_PER_TURN and not work.is_behind(FLOODING.node)
+    work.run_iteration(judge, {})
+    assert len(work) == BEHIND_AT - STEPS_PER_ITERATION and not work.is_behind(FLOODING.node)
 
 
 def test_queued_shard_messages_are_bounded_in_bytes() -> None:
@@ -97,7 +97,7 @@ def test_queued_shard_messages_are_bounded_in_bytes() -> None:
     assert taken == len(work) == WAITING_BYTES_MAX // octets_of(question)
     assert work.is_behind(FLOODING.node) and not work.is_behind(HONEST.node)
     assert work.add(HONEST, ReportRoutes(0, 1, [SenderReport(-1, 1, 1, [RouteEntry("t" * 60_000)] * 100)]))
-    work.turn(judge, {})
+    work.run_iteration(judge, {})
     assert not work and not work.is_behind(FLOODING.node) and work.add(FLOODING, question)
 
 

@@ -10,7 +10,7 @@ from router.event_queue import RouterEventQueue
 from router.events import Applied, Event, RoundEnded, RouterReady
 from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.routes.sender_routes import SenderRoutes
-from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
+from router.routes.shard_work import STEPS_PER_ITERATION, WAITING_MAX
 from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
@@ -113,10 +113,10 @@ def test_long_report_is_processed_in_several_iterations() -> None:
     recorder = IterationRecorder()
     recorder.run(*reports(recorder, 1, WILD))
     assert recorder.router.core.shards[recorder.shard].routes == len(WILD)
-    recorder.check("a report", len(WILD) // STEPS_PER_TURN // 2)
+    recorder.check("a report", len(WILD) // STEPS_PER_ITERATION // 2)
     recorder.run(*reports(recorder, 2, WILD[:1]))
     assert recorder.router.core.shards[recorder.shard].routes == 1
-    recorder.check("a report of one", len(WILD) // STEPS_PER_TURN)
+    recorder.check("a report of one", len(WILD) // STEPS_PER_ITERATION)
 
 
 @timed
@@ -129,7 +129,7 @@ def test_routes_of_a_dead_edge_are_removed_in_several_iterations() -> None:
     assert recorder.router.core.shards[recorder.shard].routes > 0
     recorder.run(frame(EDGES[1], Resolve(9, recorder.shard, recorder.epoch, TOPICS[:5000:500])))
     assert recorder.router.core.shards[recorder.shard].routes == 0
-    recorder.check("a dead edge", len(WILD) // STEPS_PER_TURN)
+    recorder.check("a dead edge", len(WILD) // STEPS_PER_ITERATION)
     (answer,) = recorder.taken(Resolved)
     assert isinstance(answer, Resolved)
     if any(item.edges for item in answer.destinations):
@@ -167,7 +167,7 @@ def test_many_resolve_requests_are_answered_in_several_iterations() -> None:
         Resolve(2 + at // 200, recorder.shard, recorder.epoch, TOPICS[at : at + 200]) for at in range(0, 20_000, 200)
     ]
     recorder.run(*[frame(EDGES[1], question) for question in questions])
-    recorder.check("questions", 20_000 // STEPS_PER_TURN // 2)
+    recorder.check("questions", 20_000 // STEPS_PER_ITERATION // 2)
     answers = [answer for answer in recorder.taken(Resolved)[1:] if isinstance(answer, Resolved)]
     assert [(answer.request, len(answer.answers)) for answer in answers] == [(2 + at, 200) for at in range(100)]
 
@@ -177,7 +177,7 @@ def test_flood_of_resolve_requests_is_bounded() -> None:
     recorder = IterationRecorder()
     question = frame(EDGES[1], Resolve(1, recorder.shard, recorder.epoch, ["a"]))
     core = recorder.router.core
-    core.handle(recorder.router.now, [question] * (WAITING_MAX + STEPS_PER_TURN + 1000))
+    core.handle(recorder.router.now, [question] * (WAITING_MAX + STEPS_PER_ITERATION + 1000))
     assert core.counts["shard_messages_dropped"] > 0
     report = ReportRoutes(recorder.shard, recorder.epoch, [SenderReport(-1, 1, 5, [RouteEntry("late")])])
     recorder.run(frame(EDGES[0], report))
@@ -202,8 +202,8 @@ def test_route_added_again_stays() -> None:
         routes.sender_dead(sender)
     assert routes.accept(sender, 3) and routes.put(sender, [RouteEntry("a/+")], 1)
     gone = []
-    while routes.leaves:
-        gone += routes.leave_some(1)
+    while routes.has_leaving:
+        gone += routes.remove_some(1)
     assert sorted(gone) == ["a/+", "a/+", "b/+", "b/+", "only/1", "only/2"]
     assert routes.match("a/x") == [sender] and not routes.match("b/x") and not routes.match("only/1")
     assert (routes.routes, routes.bytes) == (1, 3)
@@ -222,7 +222,7 @@ def test_report_removes_omitted_routes_unless_added_again() -> None:
     assert not routes.report_ends(sender, 3)
     assert routes.report_ends(sender, 1)
     assert not routes.put(sender, [RouteEntry("b")], 2)
-    assert routes.leave_some(100) == ["c"] and not routes.leaves
+    assert routes.remove_some(100) == ["c"] and not routes.has_leaving
     assert routes.routes == 2
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mqtt.packets import Connect
-from router.policy.pruning import LOOK_S
+from router.policy.pruning import CHECK_S
 from stratamq.history.operations import Header, Kind
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.cluster import Cluster
@@ -275,7 +275,7 @@ class PolicyWork:
 
     def _kept(self) -> list[str]:
         """Return the routers that still store long expired records."""
-        end = self.cluster.scheduler.now + LOOK_S + 5.0
+        end = self.cluster.scheduler.now + CHECK_S + 5.0
         while (keep := self._keeping()) and self.cluster.scheduler.now < end:
             self.cluster.run(0.1)
         return [f"{router} keeps what has ended" for router in keep]

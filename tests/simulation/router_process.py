@@ -221,7 +221,7 @@ class RouterProcess(LinkProcess):
             self._contexts += 1
             self._reads[self._contexts] = self.clock() + 4 * self.knobs.election_timeout_s, context
             self._raft(ReadIndexEvent(self._contexts))
-        for peer, why in ready.condemned:
+        for peer, why in ready.violations:
             self.table.condemn(peer, why)
         self.table.send_all(joined_frames(ready.sends, self.core.machine.map.nodes))
 

@@ -7,7 +7,7 @@ from access.policy.records import Revoked
 from access.policy.step import RECORDS_MAX
 from router.core import RouterCore
 from router.events import Applied, RoleChanged
-from router.policy.pruning import AGAIN_S, LOOK_S, Pruning
+from router.policy.pruning import CHECK_S, REPEAT_S, Pruning
 from router.settings import RouterLimits
 from tests.router.policy.test_policy_desk import Leader
 from wire.messages.cluster_map import NodeEntry
@@ -23,15 +23,15 @@ def test_record_is_removed_an_hour_after_its_end() -> None:
     pruning = Pruning(lambda: clock[0], LATE_S)
     assert pruning.due(0.0, machine.tables) is None
     clock[0] = 1_000_100.0 + LATE_S - 1.0
-    assert pruning.due(0.0, machine.tables) is None and pruning.next_deadline() == LOOK_S
-    assert pruning.due(LOOK_S, machine.tables) is None
+    assert pruning.due(0.0, machine.tables) is None and pruning.next_deadline() == CHECK_S
+    assert pruning.due(CHECK_S, machine.tables) is None
     clock[0] += 2.0
-    assert pruning.due(LOOK_S + 0.1, machine.tables) is None, "not looked at yet"
-    prune = pruning.due(2 * LOOK_S, machine.tables)
+    assert pruning.due(CHECK_S + 0.1, machine.tables) is None, "not looked at yet"
+    prune = pruning.due(2 * CHECK_S, machine.tables)
     assert prune is not None and 1_000_100.0 <= prune.now_utc <= clock[0] - LATE_S
-    assert pruning.due(2 * LOOK_S + AGAIN_S, machine.tables) is not None, "it was not committed: asked again"
+    assert pruning.due(2 * CHECK_S + REPEAT_S, machine.tables) is not None, "it was not committed: asked again"
     assert machine.apply(prune).step is not None
-    assert pruning.due(9 * LOOK_S, machine.tables) is None
+    assert pruning.due(9 * CHECK_S, machine.tables) is None
 
 
 def test_router_without_a_clock_prunes_nothing() -> None:
@@ -51,12 +51,12 @@ def test_leader_prunes_in_batches_and_followers_apply() -> None:
         leader.commit(entry)
         follower.handle(1.0, [Applied(entry)])
     bans = leader.core.policy.machine.tables.bans
-    leader.pass_time(LOOK_S)
+    leader.pass_time(CHECK_S)
     assert len(bans) == 151
     utc[0] = LATE_S + 101.0
     left = []
     for _ in range(20):
-        leader.router.now += AGAIN_S
+        leader.router.now += REPEAT_S
         ready = leader.handle()
         assert not follower.handle(leader.router.now, []).proposals
         prunes = [item for item in ready.proposals if isinstance(item.command, Prune)]
@@ -75,9 +75,9 @@ def test_leader_with_unapplied_commits_prunes_nothing() -> None:
     leader.commit(encode_policy_command(AddBan(Ban("user", "ann", 5.0))))
     leader.handle(RoleChanged(False, "r2"))
     leader.handle(RoleChanged(True, "r1"))
-    leader.router.now += LOOK_S  # its round has not ended
+    leader.router.now += CHECK_S  # its round has not ended
     assert not [item for item in leader.handle().proposals if isinstance(item.command, Prune)]
-    leader.pass_time(AGAIN_S)
-    leader.router.now += LOOK_S
+    leader.pass_time(REPEAT_S)
+    leader.router.now += CHECK_S
     assert [item for item in leader.handle().proposals if isinstance(item.command, Prune)]
     assert leader.core.policy.machine.apply(PutRole("r")).step is not None

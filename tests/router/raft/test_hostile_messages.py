@@ -89,11 +89,11 @@ class Router:
             core.log.last_term,
             core.configurations,
             core.bindings,
-            core.strangers,
+            core.foreign_disks,
             core.identity_refused,
             core.election_deadline,
-            core.last_heard_leader,
-            {peer: (progress.match_index, progress.last_heard) for peer, progress in core.progress.items()},
+            core.last_leader_contact,
+            {peer: (progress.match_index, progress.last_seen) for peer, progress in core.progress.items()},
         )
 
 

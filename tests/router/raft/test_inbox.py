@@ -12,12 +12,12 @@ def test_flooding_sender_loses_its_own_messages() -> None:
     """Regression: one shared queue was filled by a non-member, and the leader's heartbeats were dropped."""
     inbox = Inbox()
     for number in range(2 * SENDER_MESSAGES_MAX):
-        if inbox.has_room("stolen", 60):
+        if inbox.accepts("stolen", 60):
             inbox.add(message("stolen", number), 60)
         else:
             inbox.drop()
     assert (len(inbox), inbox.dropped) == (SENDER_MESSAGES_MAX, SENDER_MESSAGES_MAX)
-    assert inbox.has_room("leader", 60)
+    assert inbox.accepts("leader", 60)
     inbox.add(message("leader"), 60)
     assert "leader" in [inbox.take().sender for _ in range(2)]
 
@@ -25,14 +25,14 @@ def test_flooding_sender_loses_its_own_messages() -> None:
 def test_queue_is_limited_in_bytes() -> None:
     """One message of any length is accepted; frames have their own limit."""
     inbox = Inbox()
-    while inbox.has_room("stolen", 8 << 20):
+    while inbox.accepts("stolen", 8 << 20):
         inbox.add(message("stolen"), 8 << 20)
     assert len(inbox) == SENDER_BYTES_MAX // (8 << 20)
     inbox.take()
-    assert inbox.has_room("stolen", 8 << 20)
+    assert inbox.accepts("stolen", 8 << 20)
     while len(inbox):
         inbox.take()
-    assert inbox.has_room("stolen", 2 * SENDER_BYTES_MAX)
+    assert inbox.accepts("stolen", 2 * SENDER_BYTES_MAX)
 
 
 def test_senders_alternate_and_each_keeps_its_order() -> None:
