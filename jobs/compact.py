@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--garbage", type=float, default=0.25, help="or with this share of known garbage")
     options.add_argument("--partition", type=int, action="append", help="only this one; may be repeated")
     options.add_argument("--all", action="store_true", help="merge every partition")
-    options.add_argument("--partial", action="store_true", help="leave a much larger base alone")
+    options.add_argument("--partial", action="store_true", help="exclude a much larger base")
     options.add_argument("--keep-acknowledged", action="store_true", help="skip the removal by session rows")
     options.add_argument("--run-id", default="", help="name of the folder for new runs")
     add_engine_option(options)

@@ -198,7 +198,7 @@ class _Compaction:
             for entry in chosen.files:
                 facts = found[entry.path]
                 if facts is None:
-                    self._hold(chosen.partition, "missing_file", entry.path, "the file is not there")
+                    self._hold(chosen.partition, "missing_file", entry.path, "the file is missing")
                 elif facts != (entry.bytes, entry.sha256):
                     detail = f"sha256 {facts.sha256}, manifest says {entry.sha256}"
                     self._hold(chosen.partition, "file_changed", entry.path, detail)

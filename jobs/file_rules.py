@@ -42,7 +42,7 @@ def identity_findings(
         others: Entries of the manifest and its ancestors by sha256.
     """
     if facts is None:
-        yield _error("missing_file", entry, "listed in the manifest and not there")
+        yield _error("missing_file", entry, "listed in the manifest, but missing")
     elif facts != (entry.bytes, entry.sha256):
         yield _error("file_changed", entry, f"{facts.bytes} bytes, sha256 {facts.sha256}, not as listed")
         other = others.get(facts.sha256)
@@ -89,7 +89,7 @@ def lineage_findings(replica: ReplicaFiles, found: dict[str, MeasuredFacts]) -> 
     for entry in replica.files:
         by_partition[entry.partition].append(entry)
         if entry.sha256 in seen:
-            yield _error("older_generation_replayed", entry, f"is {seen[entry.sha256].path} once more")
+            yield _error("older_generation_replayed", entry, f"is {seen[entry.sha256].path} again")
         seen.setdefault(entry.sha256, entry)
     for partition, entries in sorted(by_partition.items()):
         entries.sort(key=lambda entry: (entry.generation, entry.path))

@@ -126,9 +126,9 @@ class LocalFiles:
         target = self.root / path
         root = self.root.resolve()
         if path and root not in target.parent.resolve().joinpath(target.name).parents:
-            raise OutsideStore(f"{target} is a way out of {root}: a link, or a name that is none of its files")
+            raise OutsideStore(f"{target} leads out of {root}: it is a link or an invalid name")
         if target.is_symlink() and root not in target.resolve().parents:
-            raise OutsideStore(f"{target} is a link to a place outside of {root}")
+            raise OutsideStore(f"{target} is a link out of {root}")
         return target
 
     def names(self, path: str = "") -> list[str]:

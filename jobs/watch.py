@@ -188,14 +188,14 @@ class LedgerWatch:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    options = JobParser(prog="stratamq jobs watch", description="Account for acknowledged messages while they come.")
+    options = JobParser(prog="stratamq jobs watch", description="Account for acknowledged messages while the cluster runs.")
     options.add_argument("--ledger", required=True, action="append", help="directory of ledgers; may be repeated")
-    options.add_argument("--state", required=True, type=Path, help="folder of this watch; a later run goes on from it")
+    options.add_argument("--state", required=True, type=Path, help="folder of this watch; a later run resumes from it")
     options.add_argument(
         "--within", type=float, default=10.0, help="minutes after which a message must be accounted for (10)"
     )
     options.add_argument("--late", type=float, default=15.0, help="minutes that a node's files may end later (15)")
-    options.add_argument("--every", type=float, default=60.0, help="seconds between looks for finished files (60)")
+    options.add_argument("--every", type=float, default=60.0, help="seconds between scans for finished files (60)")
     options.add_argument("--once", action="store_true", help="end with the last finished file")
     spark_options(options)
     return options
@@ -206,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser().parse_args(argv)
         if min(arguments.within, arguments.late) < 0 or arguments.every <= 0:
-            parser().error("minutes are at least 0, and looks are apart")
+            parser().error("--within and --late must be 0 or more, --every above 0")
     except SystemExit as stop:
         return int(stop.code or 0)
     try:

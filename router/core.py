@@ -154,7 +154,7 @@ class RouterCore:
     # --- the one entry
 
     def handle(self, now: float, events: Sequence[Event]) -> RouterReady:
-        """Take the events of one turn."""
+        """Process the events of one iteration; return the work for the shell."""
         self._now = now
         for event in events:
             if isinstance(event, FrameArrived):
@@ -185,7 +185,7 @@ class RouterCore:
         if self._changed or now >= self._next_time or not events or self.stop.begun:
             self._process_timers(
                 now
-            )  # also what a Suspected asks for: leases and links are looked at, by their own rules
+            )  # also after Suspected: checks leases and links by their own rules
         self.looks.turn(now)
         return self._ready()
 
@@ -205,7 +205,7 @@ class RouterCore:
         )
         self._rounds = []
         self._changed = late
-        if self.leads and self.stop.settled:  # a new leader has yet to hear what each node has acknowledged
+        if self.leads and self.stop.settled:  # only then: a new leader lacks the acknowledged epochs
             ready.transfer = self._successor.take_next(self._now, self.machine.map)
         return ready
 

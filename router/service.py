@@ -169,14 +169,14 @@ class RouterService:
             return self._raft_node(folder)
         except LogDamaged as error:
             raise UserError(
-                f"the Raft log is damaged ({error}): this router neither votes nor serves; move {folder} away and "
-                "start it again: a majority of the other routers takes it in anew (a group of one needs its backup)",
+                f"the Raft log is damaged ({error}): this router neither votes nor serves. Move {folder} away and "
+                "restart: a majority of the other routers adds it again (a group of one needs its backup)",
                 EXIT_DAMAGED,
             ) from None
         except Unreadable as error:
             raise UserError(
-                f"the snapshot in {folder} is damaged or not of this version ({error}): move {folder} away and start "
-                "it again; a majority of the other routers takes it in anew (a group of one needs its backup)",
+                f"the snapshot in {folder} is damaged or not of this version ({error}): move {folder} away and "
+                "restart; a majority of the other routers adds it again (a group of one needs its backup)",
                 EXIT_DAMAGED,
             ) from None
         except OSError as error:
@@ -205,7 +205,7 @@ class RouterService:
             snapshot_every_entries=settings.snapshot_every_entries,
         )
 
-    # --- what happens
+    # --- events
 
     def _push(self, event: Event) -> None:
         self._events.append(event)
@@ -430,7 +430,7 @@ class RouterService:
         peers, node = self._raft.configuration.peers(), self._config.node.id
         others = sorted(set(peers) - self._connected - {node})
         if node not in peers:
-            return f"not in the Raft group: `stratamq cluster join {node}` takes it in"
+            return f"not in the Raft group: `stratamq cluster join {node}` adds it"
         if not self.core.leader and others:
             return f"the {len(peers)} routers have no leader; no link to {', '.join(others)}"
         if not self.core.leader:

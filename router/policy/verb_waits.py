@@ -101,7 +101,7 @@ class VerbWaits:
         self._end_all(WaitEnd.LOST)
         self._unreceived.clear()
 
-    # --- what happens
+    # --- events
 
     def proved(self, incarnation: NodeIncarnation) -> None:
         """Record that an incarnation reported its end, or that its process has provably ended."""

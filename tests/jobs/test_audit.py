@@ -50,8 +50,8 @@ def test_clean_store_has_no_finding_and_all_debts_are_met(
     store = generate(tmp_path / "in", 1, ledgers=tmp_path / "ledgers")
     words = ["--input", str(tmp_path / "in"), "--ledger", str(tmp_path / "ledgers")]
     assert audit.main([*words, "--output", str(tmp_path / "clean")]) == JobExitCode.CLEAN
-    said = capsys.readouterr().out
-    assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 5
+    output = capsys.readouterr().out
+    assert "LOST 0" in output and "shared groups" in output and output.count("not proven: ") == 5
     summary = json.loads((tmp_path / "clean" / "summary.json").read_text())
     assert (summary["exit_code"], summary["counts"]) == (0, {})
     proof = summary["proof"]

@@ -35,7 +35,7 @@ def _ledger(folder: Path, node: str, tier: str, incarnation: int) -> FileLedger:
     return FileLedger(folder / node, node, incarnation, tier, NOW_MS)
 
 
-def _told(state: Path) -> list[tuple[str, str]]:
+def _reported(state: Path) -> list[tuple[str, str]]:
     """Return the reported (state, origin) pairs in order."""
     rows: list[dict[str, Any]] = []
     for file in sorted((state / "reports").glob("*.jsonl")):
@@ -57,7 +57,7 @@ def test_unaccounted_message_is_reported_after_the_delay(spark: SparkSession, tm
     """And again when a later file accounts for it; messages refused with a reason, or queued, never."""
     folder, state = tmp_path / "l", tmp_path / "state"
 
-    def look() -> int:
+    def run_watch() -> int:
         return LedgerWatch(spark, [str(folder)], state, within_minutes=5, late_minutes=5).run(once=True)
 
     edge, node = _ledger(folder, "e1", "edge", 1), _ledger(folder, "s1", "storage", 1)
@@ -75,20 +75,20 @@ def test_unaccounted_message_is_reported_after_the_delay(spark: SparkSession, tm
     _queued(open_one, "0:1:3@e1", 0)  # its file is not finished, so the watch has no record of it
     open_one.flush()
     edge.close(NOW_MS)
-    assert look() == 3
-    assert sorted(_told(state)) == [("LOST", "0:1:3@e1"), ("LOST", "0:1:4@e1"), ("LOST", "0:1:5@e1")]
+    assert run_watch() == 3
+    assert sorted(_reported(state)) == [("LOST", "0:1:3@e1"), ("LOST", "0:1:4@e1"), ("LOST", "0:1:5@e1")]
     open_one.close(NOW_MS)
     edge = _ledger(folder, "e1", "edge", 3)
     _acked(edge, "0:1:8@e1", 30)
     edge.close(NOW_MS)
-    assert look() == 4
-    assert sorted(_told(state)[3:]) == [("LOST", "0:1:6@e1"), ("LOST", "0:1:7@e1"), ("SETTLED", "0:1:3@e1")]
+    assert run_watch() == 4
+    assert sorted(_reported(state)[3:]) == [("LOST", "0:1:6@e1"), ("LOST", "0:1:7@e1"), ("SETTLED", "0:1:3@e1")]
     assert _lost(spark, folder) == {"0:1:4@e1", "0:1:5@e1", "0:1:6@e1", "0:1:7@e1", "0:1:8@e1"}  # the last is too new
     edge = _ledger(folder, "e1", "edge", 4)
     _acked(edge, "0:1:9@e1", 60 * 25)
     edge.close(NOW_MS)
-    assert look() == 1
-    assert sorted(state for state, _ in _told(state)[6:]) == ["FORGOTTEN"] * 4 + ["LOST"]
+    assert run_watch() == 1
+    assert sorted(state for state, _ in _reported(state)[6:]) == ["FORGOTTEN"] * 4 + ["LOST"]
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_repeated_batch_has_the_same_result(spark: SparkSession, tmp_path: Path)
     assert LedgerWatch(*arguments).run(once=True) == 1
     shutil.rmtree(state / "checkpoint" / "commits")
     assert LedgerWatch(*arguments).run(once=True) == 1
-    assert _told(state) == [("LOST", "0:1:1@e1")]
+    assert _reported(state) == [("LOST", "0:1:1@e1")]
 
 
 def test_command_line_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from tests.access.policy import test_tables as _T
 from tests.edge import test_cluster_policy as _E
 from tests.mutants.access_rules import _said
 from tests.mutants.seeded import SeededBug, _wrapped
-from tests.router.policy import test_policy_desk as _D
+from tests.router.policy import test_policy_service as _D
 from tests.router.policy import test_pruning as _R
 from tests.simulation import test_policy as _W
 from tests.simulation.simulation import Options, run_seed

@@ -25,7 +25,7 @@ def test_unregistered_certificate_reads_neither_users_nor_policy(message: object
     assert router.tell("e9", message, incarnation=7) == []  # type: ignore[arg-type]
     router.now += EARLY_S + 0.1
     router.handle()
-    assert [said for node, said in router.sent if node == "e9"] == []
+    assert [answers for node, answers in router.sent if node == "e9"] == []
     assert router.core.counts["refused_role"] == 1
 
 
@@ -42,10 +42,10 @@ def test_early_messages_run_in_order_once_the_map_has_their_sender() -> None:
         assert router.tell("e9", message, incarnation=7) == []
     router.commit(Router.register_command("e9", 7))
     router.handle()
-    said = [
+    answers = [
         type(message) for node, message in router.sent if node == "e9" and isinstance(message, UserRecords | Resolved)
     ]
-    assert said == [UserRecords, Resolved] and "refused_role" not in router.core.counts
+    assert answers == [UserRecords, Resolved] and "refused_role" not in router.core.counts
 
 
 def test_early_messages_of_an_ended_incarnation_are_dropped() -> None:

@@ -141,9 +141,9 @@ def test_order_requires_role_operator(role: str, granted: bool) -> None:
     for verb, arguments in (("reload", {}), ("client kick", {"client_id": "c"})):
         question: dict[str, Any] = dict(arguments)
         frame = FrameArrived(peer, FrameKind.CONTROL, encode_control(Admin(7, verb, question)))
-        (said,) = [decode_control(data) for node, _, data in core.handle(1.0, [frame]).sends if node == peer.node]
-        assert isinstance(said, AdminReply) and not said.ok
-        assert ("no such node" in said.error) == granted, said.error
+        (reply,) = [decode_control(data) for node, _, data in core.handle(1.0, [frame]).sends if node == peer.node]
+        assert isinstance(reply, AdminReply) and not reply.ok
+        assert ("no such node" in reply.error) == granted, reply.error
 
 
 def test_order_to_a_node_of_the_wrong_tier_names_valid_nodes() -> None:

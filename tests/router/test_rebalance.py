@@ -118,11 +118,11 @@ def test_balanced_map_has_an_empty_plan() -> None:
 def test_a_plan_counts_the_partitions_that_keep_fewer_copies() -> None:
     """With as many storage nodes as copies, no other node can take those of a drained one."""
     group = Group("r1", "s1", "s2").balance()
-    told = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
-    assert told["partitions_under_replicated"] == len(group.map.partitions)
+    described = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
+    assert described["partitions_under_replicated"] == len(group.map.partitions)
     group.register("s3")
-    told = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
-    assert told["partitions_under_replicated"] == 0
+    described = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
+    assert described["partitions_under_replicated"] == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

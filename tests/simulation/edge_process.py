@@ -197,7 +197,7 @@ class EdgeProcess(Process):
         self._dialling.connected(dial.name, conn)
         self.poke()
 
-    # -- turns
+    # -- iterations
 
     def turn(self) -> None:
         """One iteration of the loop."""

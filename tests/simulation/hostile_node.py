@@ -35,7 +35,7 @@ class HostileNode(LinkProcess):
     """One hostile node; all its actions come from one random stream.
 
     Attributes:
-        said: Number of frames sent.
+        frames_sent: Number of frames sent.
         lives: Number of starts.
     """
 
@@ -45,7 +45,7 @@ class HostileNode(LinkProcess):
         self._cluster = cluster
         self._draws = rng
         self._remembered: deque[SentFrame] = deque(maxlen=REMEMBERED)
-        self.said = 0
+        self.frames_sent = 0
         self.lives = 0
 
     # -- lives
@@ -91,7 +91,7 @@ class HostileNode(LinkProcess):
         self.read_links()
         self.flush_links()
 
-    # -- what is sent
+    # -- sending
 
     def _burst(self) -> None:
         rng = self._draws
@@ -106,7 +106,7 @@ class HostileNode(LinkProcess):
         """Send the drawn frames."""
         raise NotImplementedError
 
-    # -- what it knows
+    # -- knowledge
 
     def _newest_map(self) -> ClusterMap | None:
         maps = [node.core.machine.map for node in self._cluster.nodes.values() if isinstance(node, RouterProcess)]

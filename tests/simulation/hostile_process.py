@@ -55,7 +55,7 @@ class HostileProcess(HostileNode):
         self._subtle = self._draws.random() < 0.6 and self.tier != TIER_ROUTER
         super().start(incarnation)
 
-    # -- what is said
+    # -- sending
 
     def send_some(self, peer: PeerKey, cluster_map: ClusterMap) -> None:
         """Send a message outside its permissions."""
@@ -66,16 +66,16 @@ class HostileProcess(HostileNode):
             (loud, self._unreadable), (loud, self._raft), (1, self._registration),
         ]  # fmt: skip
         way = rng.choices([way for _, way in ways], [weight for weight, _ in ways])[0]
-        said = way(peer, cluster_map)
-        if said is None:
+        frame = way(peer, cluster_map)
+        if frame is None:
             return
-        self.said += 1
-        self._remembered.append(said)
+        self.frames_sent += 1
+        self._remembered.append(frame)
         if loud and rng.random() < 0.05:
-            self._send_badly_numbered(peer.node, *said)
+            self._send_badly_numbered(peer.node, *frame)
             return
         for _ in range(rng.choice((1, 1, 1, 2))):
-            self.table.send(peer.node, *said)
+            self.table.send(peer.node, *frame)
 
     def _send_badly_numbered(self, node: str, kind: int, payload: bytes) -> None:
         """Write a frame with a used number, which is skipped, or a gap, which ends the link."""

@@ -178,7 +178,7 @@ class LinkProcess(Process):
         if connection.reader is not None and not connection.over:
             self._close(connection)
 
-    # -- turns
+    # -- iterations
 
     def read_links(self) -> None:
         """Process the received data of every connection."""

@@ -159,7 +159,7 @@ class ModelStore:
 
     @property
     def acked_up_to(self) -> int:
-        """Number of the last commit that others were told of."""
+        """Number of the last commit that was acknowledged to others."""
         return self._open_disk().acked_up_to
 
     def write(self, batch: Batch, *, reclaiming: bool = False) -> int:

@@ -202,15 +202,15 @@ class QueryWork:
         name = f"t{self._rng.randrange(6)}"
         found = await read(self._asked(), name, {})
         steps: dict[str, int] = {}
-        for told in in_order(found.rows, {}):
+        for row in in_order(found.rows, {}):
             self.events += 1
-            topic, origin = told.event.topic, told.event.origin
+            topic, origin = row.event.topic, row.event.origin
             if topic and not matches(self._traces[name], topic):
-                self.failures.append(f"trace {self._traces[name]} of {told.node}: {topic!r} is none of its topics")
+                self.failures.append(f"trace {self._traces[name]} of {row.node}: {topic!r} is none of its topics")
             if origin:
-                now = rank(told.event.stage)
+                now = rank(row.event.stage)
                 if now < steps.get(origin, 0):
-                    self.failures.append(f"trace {name}: {told.event.stage} of {origin} stands behind what follows it")
+                    self.failures.append(f"trace {name}: {row.event.stage} of {origin} stands behind what follows it")
                 steps[origin] = now
 
     # -- at rest
@@ -239,8 +239,8 @@ class QueryWork:
                 self.failures.append(f"{what} at rest: {sorted(found ^ expected)[:3]} differ from what nodes hold")
         for client in sorted(self._served()):
             story = await client_explained(self._asked(), client, int(self._cluster.scheduler.now * 1000))
-            told = story.cause.what if story.cause is not None else ""
-            if told != ("" if self._has_subscription(client) else "no_subscription") and told not in OF_BEFORE:
+            cause = story.cause.what if story.cause is not None else ""
+            if cause != ("" if self._has_subscription(client) else "no_subscription") and cause not in OF_BEFORE:
                 self.failures.append(f"{client} is served, and explained by {story.verdict!r}")
         await sleep(max(TRACE_S))
         for name in self._tracing():

@@ -122,7 +122,7 @@ class SimClient(Process, ClientRecord):
         """Whether a PUBACK or PUBREC is pending."""
         return bool(self._publishes)
 
-    # -- what the record says
+    # -- callbacks of the record
 
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:  # noqa: ARG002
         self.received.append(payload)

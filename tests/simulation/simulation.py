@@ -321,7 +321,7 @@ def _end_hostile(cluster: Cluster, result: Result) -> None:
     for node in cluster.hostile:
         node.kill()
     cluster.hostile_watch.end()
-    result.forged = sum(node.said for node in cluster.hostile)
+    result.forged = sum(node.frames_sent for node in cluster.hostile)
     result.refused = cluster.hostile_watch.refused
     result.failures += cluster.hostile_watch.violations
     if result.forged >= SAID_MIN and not result.refused:

@@ -29,15 +29,15 @@ def test_two_processes_give_the_output_of_one(
             done.append((options, *numbers, result.knobs, result.works, result.faults, result.checked))
             yield options, result
 
-    def said(jobs: str) -> str:
+    def output_of(jobs: str) -> str:
         monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "2", "--seed", "100", "--no-shrink", "--jobs", jobs])
         assert main() == 1
         return re.sub(r"in \S+ s \(\S+/s\)|\(\S+ times real time\)", "", capsys.readouterr().out)
 
     monkeypatch.setattr("tests.simulation.__main__.run_seeds", short)
-    alone = said("1")
+    alone = output_of("1")
     assert "seed 100 FAILED" in alone and "1 failed: 100" in alone
-    assert said("2") == alone
+    assert output_of("2") == alone
     assert [run[1] for run in done] == [100, 101, 100, 101] and done[:2] == done[2:]
 
 

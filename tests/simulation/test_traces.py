@@ -41,8 +41,8 @@ def test_first_difference_is_named(
     monkeypatch.setattr("tests.simulation.traces.run_traces", lambda _plans, _jobs: iter(known))
     before = [known[0], replace(known[1], **{field: value})]  # type: ignore[arg-type]
     assert compare_traces(file, before, 1) == 1
-    said = capsys.readouterr().out
-    assert "seed 4 (safety" in said and f"  {field}: {value} before" in said and "1 of 2 seeds were equal" in said
+    output = capsys.readouterr().out
+    assert "seed 4 (safety" in output and f"  {field}: {value} before" in output and "1 of 2 seeds were equal" in output
 
 
 def test_trace_includes_disk_writes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ class UnregisteredProcess(HostileNode):
         """Return whether a node may have this incarnation as a member."""
         return self.map_of(name).is_alive(self.node, self.incarnation)
 
-    # -- what is sent
+    # -- sending
 
     def send_some(self, peer: PeerKey, cluster_map: ClusterMap) -> None:
         """Send some messages of any type, as a live node of the tier would."""
@@ -111,7 +111,7 @@ class UnregisteredProcess(HostileNode):
             frame = self._schema.frame(pair, victim, self._known(peer.node), sender, peer, self._raft_state(peer.node))
             if not is_forbidden and self._ends_link(sender, peer, *frame):
                 continue
-            self.said += 1
+            self.frames_sent += 1
             self.table.send(peer.node, *frame)
 
     def _ends_link(self, sender: PeerKey, peer: PeerKey, kind: int, payload: bytes) -> bool:

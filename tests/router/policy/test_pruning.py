@@ -9,7 +9,7 @@ from router.core import RouterCore
 from router.events import Applied, RoleChanged
 from router.policy.pruning import CHECK_S, REPEAT_S, Pruning
 from router.settings import RouterLimits
-from tests.router.policy.test_policy_desk import Leader
+from tests.router.policy.test_policy_service import Leader
 from wire.messages.cluster_map import NodeEntry
 
 LATE_S = 3_600.0

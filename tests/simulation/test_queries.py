@@ -244,9 +244,9 @@ def test_trace_continues_at_a_new_primary() -> None:
     for number in range(3):
         scene.publish(publisher, "n/1", f"m{number}")
     (first,) = [s for s in looking.storages if not looking.look(s, "session", client_id=subscriber.client_id).error]
-    told = looking.rows("trace", [first], trace="t")
-    origins = [row.origin for row in told if row.stage == "queued"]
-    assert len(set(origins)) == 3 and "pushed" not in {row.stage for row in told}
+    rows = looking.rows("trace", [first], trace="t")
+    origins = [row.origin for row in rows if row.stage == "queued"]
+    assert len(set(origins)) == 3 and "pushed" not in {row.stage for row in rows}
     scene.kill(first)
     scene.until(lambda: scene.map.partitions[scene.map.partition_for(subscriber.client_id)].primary not in ("", first))
     scene.connect(subscriber, "e1", 30.0)

@@ -49,7 +49,7 @@ class Leader:
         self.inbox += [(node, decode_control(data)) for node, _, data in ready.sends]
         return ready
 
-    def say(self, peer: PeerKey, message: Control) -> None:
+    def receive(self, peer: PeerKey, message: Control) -> None:
         """Process a message, and commit its proposals."""
         ready = self.handle(FrameArrived(peer, FrameKind.CONTROL, encode_control(message)))
         while ready.proposals or ready.rounds:
@@ -64,17 +64,17 @@ class Leader:
         ready = self.handle()
         self.handle(*(RoundEnded(context, True) for context in ready.rounds))
 
-    def ask(self, verb: str, peer: PeerKey = ADMIN, order: str = "", **arguments: Any) -> int:
+    def send_request(self, verb: str, peer: PeerKey = ADMIN, order: str = "", **arguments: Any) -> int:
         self.requests += 1
-        self.say(peer, Admin(self.requests, verb, arguments, order))
+        self.receive(peer, Admin(self.requests, verb, arguments, order))
         return self.requests
 
     def beat(self, edge: PeerKey, epoch: int, received: int | None = None) -> None:
-        said = Heartbeat(edge.node, edge.incarnation, self.router.now, self.core.machine.map.epoch)
-        said.policy_epoch, said.policy_received = epoch, epoch if received is None else received
-        said.map_digest = self.core.machine.map.digest
-        said.policy_digest = self.core.policy.digests.digest(said.policy_received)
-        self.say(edge, said)
+        beat = Heartbeat(edge.node, edge.incarnation, self.router.now, self.core.machine.map.epoch)
+        beat.policy_epoch, beat.policy_received = epoch, epoch if received is None else received
+        beat.map_digest = self.core.machine.map.digest
+        beat.policy_digest = self.core.policy.digests.digest(beat.policy_received)
+        self.receive(edge, beat)
 
     def reply(self, request: int) -> AdminReply | None:
         found = [one for _, one in self.inbox if isinstance(one, AdminReply) and one.request == request]
@@ -82,7 +82,7 @@ class Leader:
 
 
 def done(leader: Leader, verb: str, **arguments: Any) -> dict[str, Any]:
-    reply = leader.reply(leader.ask(verb, **arguments))
+    reply = leader.reply(leader.send_request(verb, **arguments))
     assert reply is not None and reply.ok, reply
     assert isinstance(reply.result, dict)
     return reply.result
@@ -100,7 +100,7 @@ def test_revoking_command_is_answered_when_every_edge_acts_by_it() -> None:
     """P9 at the leader: the last acknowledgement of this epoch, not of an older one, triggers the answer."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
-    request = leader.ask("user disable", user="ann")
+    request = leader.send_request("user disable", user="ann")
     for edge in leader.edges[:2]:
         leader.beat(edge, 2)
     leader.beat(leader.edges[2], 1, received=2)
@@ -116,7 +116,7 @@ def test_dead_edge_is_waited_for_until_its_fence_time_ends() -> None:
     done(leader, "user add", user="ann", record=HASH)
     for edge in leader.edges[:2]:
         leader.beat(edge, 1)
-    request = leader.ask("user disable", user="ann")
+    request = leader.send_request("user disable", user="ann")
     for edge in leader.edges[:2]:
         leader.beat(edge, 2)
     dead = leader.edges[2]
@@ -131,10 +131,10 @@ def test_dead_edge_is_waited_for_until_its_fence_time_ends() -> None:
 def test_edge_that_reported_its_end_is_not_waited_for() -> None:
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
-    request = leader.ask("user disable", user="ann")
+    request = leader.send_request("user disable", user="ann")
     for edge in leader.edges[:2]:
         leader.beat(edge, 2)
-    leader.say(leader.edges[2], Leave())
+    leader.receive(leader.edges[2], Leave())
     reply = leader.reply(request)
     assert reply is not None and reply.ok
 
@@ -143,14 +143,17 @@ def test_unsettled_command_names_awaited_nodes_and_can_be_repeated() -> None:
     """Exit code 3 after 20 s; `policy status` continues the wait, and a repeated order gets its first result."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
-    request = leader.ask("user disable", order="abc", user="ann")
+    request = leader.send_request("user disable", order="abc", user="ann")
     leader.beat(leader.edges[0], 2)
     leader.beat(leader.edges[1], 2)
     leader.pass_time(WAIT_S + 0.1)
     reply = leader.reply(request)
     assert reply is not None and not reply.ok and reply.exit_code == 3
     assert leader.edges[2].node in reply.error and "--epoch 2" in reply.error
-    status, again = leader.ask("policy status", epoch=2), leader.ask("user disable", order="abc", user="ann")
+    status, again = (
+        leader.send_request("policy status", epoch=2),
+        leader.send_request("user disable", order="abc", user="ann"),
+    )
     assert leader.core.policy.epoch == 2, "an order is carried out once"
     leader.beat(leader.edges[2], 2)
     for number in (status, again):
@@ -161,9 +164,9 @@ def test_unsettled_command_names_awaited_nodes_and_can_be_repeated() -> None:
 def test_dry_run_changes_nothing_and_names_affected_users() -> None:
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
-    told = done(leader, "user disable", user="ann", dry_run=True)
-    assert told["takes_from"] == {"users": ["ann"]} and leader.core.policy.epoch == 1
-    refused = leader.reply(leader.ask("user disable", user="nobody", dry_run=True))
+    result = done(leader, "user disable", user="ann", dry_run=True)
+    assert result["takes_from"] == {"users": ["ann"]} and leader.core.policy.epoch == 1
+    refused = leader.reply(leader.send_request("user disable", user="nobody", dry_run=True))
     assert refused is not None and not refused.ok
 
 
@@ -193,9 +196,9 @@ def test_every_changing_command_has_a_dry_run() -> None:
     leader = Leader()
     for verb, arguments in LIFE:
         before = leader.core.policy.epoch
-        tried = leader.reply(leader.ask(verb, **arguments, dry_run=True))
+        tried = leader.reply(leader.send_request(verb, **arguments, dry_run=True))
         assert tried is not None and tried.ok and leader.core.policy.epoch == before, (verb, tried)
-        leader.ask(verb, **arguments)
+        leader.send_request(verb, **arguments)
         assert leader.core.policy.epoch == before + 1, verb
         for edge in leader.edges:
             leader.beat(edge, before + 1)
@@ -205,7 +208,7 @@ def test_every_changing_command_has_a_dry_run() -> None:
 def test_viewer_cannot_change_the_policy(verb: str) -> None:
     """A7: the certificate's role is checked before the arguments."""
     leader = Leader()
-    reply = leader.reply(leader.ask(verb, VIEWER, user="ann"))
+    reply = leader.reply(leader.send_request(verb, VIEWER, user="ann"))
     assert reply is not None and not reply.ok and "role admin" in reply.error
     assert leader.core.policy.epoch == 0
 
@@ -213,16 +216,16 @@ def test_viewer_cannot_change_the_policy(verb: str) -> None:
 def test_leader_that_loses_leadership_ends_all_waits() -> None:
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
-    request = leader.ask("user disable", user="ann")
+    request = leader.send_request("user disable", user="ann")
     leader.handle(RoleChanged(False, "r2"))
     leader.handle()
     reply = leader.reply(request)
     assert reply is not None and reply.exit_code == 4 and "ask again" in reply.error
-    other = leader.reply(leader.ask("user enable", user="ann"))
+    other = leader.reply(leader.send_request("user enable", user="ann"))
     assert other is not None and other.exit_code == 4 and "r2" in other.error
 
 
-def _led_anew(leader: Leader) -> None:
+def _change_leader(leader: Leader) -> None:
     leader.handle(RoleChanged(False, "r2"))
     leader.handle(RoleChanged(True, "r1"))
 
@@ -231,8 +234,8 @@ def test_new_leader_without_deaths_waits_for_no_node() -> None:
     """C5: it has applied no death."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
-    _led_anew(leader)
-    request = leader.ask("user disable", user="ann")
+    _change_leader(leader)
+    request = leader.send_request("user disable", user="ann")
     for edge in leader.edges:
         assert leader.reply(request) is None
         leader.beat(edge, 2)
@@ -248,7 +251,7 @@ def test_c5_new_leader_waits_for_nodes_that_died_before_its_election() -> None:
     leader.commit(encode_command(DeclareDead(leader.edges[0].node, leader.edges[0].incarnation)))
     leader.pass_time(FENCE_S / 2)
     leader.handle(RoleChanged(True, "r1"))
-    request = leader.ask("user disable", user="ann")
+    request = leader.send_request("user disable", user="ann")
     for edge in leader.edges[1:]:
         leader.beat(edge, 2)
     leader.pass_time(FENCE_S / 2 - 0.1)
@@ -266,7 +269,7 @@ def test_c5_snapshot_counts_as_a_death_at_its_time() -> None:
     leader.core.restore(leader.core.capture()())
     leader.pass_time(FENCE_S)
     leader.handle(RoleChanged(True, "r1"))
-    request = leader.ask("user disable", user="ann")
+    request = leader.send_request("user disable", user="ann")
     for edge in leader.edges:
         leader.beat(edge, 2)
     leader.pass_time(FENCE_S - 0.1)
@@ -281,7 +284,7 @@ def test_new_leader_does_not_refuse_before_it_applied_the_whole_log() -> None:
     leader = Leader()
     leader.handle(RoleChanged(False, "r2"))
     leader.handle(RoleChanged(True, "r1"))
-    status = leader.ask("policy status", epoch=1)
+    status = leader.send_request("policy status", epoch=1)
     reply = leader.reply(status)
     assert reply is not None and reply.exit_code == 4
     asked = FrameArrived(ADMIN, FrameKind.CONTROL, encode_control(Admin(50, "user disable", {"user": "ann"})))
@@ -294,7 +297,7 @@ def test_new_leader_does_not_refuse_before_it_applied_the_whole_log() -> None:
     leader.pass_time(FENCE_S + 0.1)
     reply = leader.reply(50)
     assert reply is not None and reply.ok
-    refused = leader.reply(leader.ask("user disable", user="bob"))
+    refused = leader.reply(leader.send_request("user disable", user="bob"))
     assert refused is not None and refused.exit_code == 1
 
 
@@ -303,15 +306,15 @@ def test_revoked_token_is_invalid_at_once_and_only_a_current_leader_checks_token
     leader = Leader()
     done(leader, "token create", name="ci", role="viewer", digest=DIGEST, for_s=60.0)
     assert done(leader, "token check", digest=DIGEST)["role"] == "viewer"
-    refused = leader.reply(leader.ask("token check", VIEWER, digest=DIGEST))
+    refused = leader.reply(leader.send_request("token check", VIEWER, digest=DIGEST))
     assert refused is not None and not refused.ok
     leader.handle(RoleChanged(False, "r2"))
-    other = leader.reply(leader.ask("token check", digest=DIGEST))
+    other = leader.reply(leader.send_request("token check", digest=DIGEST))
     leader.handle(RoleChanged(True, "r1"))
-    new = leader.reply(leader.ask("token check", digest=DIGEST))
+    new = leader.reply(leader.send_request("token check", digest=DIGEST))
     assert [reply and reply.exit_code for reply in (other, new)] == [4, 4]
     done(leader, "token revoke", name="ci")
-    gone = leader.reply(leader.ask("token check", digest=DIGEST))
+    gone = leader.reply(leader.send_request("token check", digest=DIGEST))
     assert gone is not None and gone.exit_code == 1 and DIGEST not in repr(leader.inbox[-1])
 
 
@@ -321,7 +324,7 @@ def test_edge_that_misses_policy_steps_loses_its_lease() -> None:
     done(leader, "user add", user="ann", record=HASH)
     for edge in leader.edges:
         leader.beat(edge, 1)
-    leader.ask("user disable", user="ann")
+    leader.send_request("user disable", user="ann")
     leader.beat(leader.edges[0], 2)
     leader.beat(leader.edges[1], 2)
     leader.pass_time(RECEIVES_S + 0.5)
@@ -332,11 +335,11 @@ def test_edge_that_misses_policy_steps_loses_its_lease() -> None:
 def test_follower_gets_the_view_and_every_step() -> None:
     leader = Leader()
     edge = leader.edges[0]
-    leader.say(edge, FollowPolicy(0))
+    leader.receive(edge, FollowPolicy(0))
     done(leader, "role put", role="r", rules=[{"allow": True, "actions": 3, "filter": "a/#"}])
-    told = [one for node, one in leader.inbox if node == edge.node and isinstance(one, PolicyPaged | PolicyStepped)]
-    assert [type(one) for one in told] == [PolicyPaged, PolicyStepped]
-    leader.say(edge, FetchUsers(7, ["ann", "ann"]))
+    received = [one for node, one in leader.inbox if node == edge.node and isinstance(one, PolicyPaged | PolicyStepped)]
+    assert [type(one) for one in received] == [PolicyPaged, PolicyStepped]
+    leader.receive(edge, FetchUsers(7, ["ann", "ann"]))
     answers = [one for _, one in leader.inbox if isinstance(one, UserRecords)]
     assert [(one.names, one.records, one.epoch) for one in answers] == [(["ann"], [None], 1)]
 
@@ -348,7 +351,7 @@ def test_credentials_are_in_login_answers_only() -> None:
     edge = leader.edges[0]
     users = []
     for question in (FetchUsers(7, ["ann"]), AskCredentials(8, "ann")):
-        leader.say(edge, question)
+        leader.receive(edge, question)
         (answer,) = [one for _, one in leader.inbox if isinstance(one, UserRecords) and one.request == question.request]
         assert answer.names == ["ann"] and answer.records[0] is not None
         users.append(msgspec.msgpack.decode(answer.records[0], type=User))
