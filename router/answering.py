@@ -5,21 +5,21 @@ from collections.abc import Callable
 from access.operators.commands import Refusal, operator_of, speaker
 from router.map.commands import Command
 from router.map.proposals import ProposalOrigin
-from router.operators.for_nodes import ForNodes
+from router.operators.for_nodes import NodeOrderRequest
 from router.operators.node_orders import NodeOrders
 from router.operators.queries import NOT_READY, PolicyQuery, ProposedChange, RouterView, decide, refused
 from router.policy.forgetting import refusal_to_forget
-from router.policy.policy_service import LeaderCheck, PolicyService
+from router.policy.policy_service import Leadership, PolicyService
 from router.queries.operators import RouterOperators
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.queries import Query
 
-__all__ = ["Answering"]
+__all__ = ["RequestHandler"]
 
 
-class Answering:
+class RequestHandler:
     """Requests of one router's operators.
 
     Args:
@@ -67,13 +67,13 @@ class Answering:
             self._send_message(node, decision)
         elif isinstance(decision, ProposedChange):
             self._change(node, question, decision.command)
-        elif isinstance(decision, ForNodes):
+        elif isinstance(decision, NodeOrderRequest):
             nodes, subject = decision.nodes, decision.subject
             by = speaker(question, operator_of(peer))
             assert by is not None  # decide() authorized the request
             self._orders.pass_on(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
         elif isinstance(decision, PolicyQuery):
-            leads = LeaderCheck(view.leads, view.node, view.leader)
+            leads = Leadership(view.leads, view.node, view.leader)
             self._policy.process_request(view.now, node, question, decision.arguments, leads)
         else:
             self._for_process.append((node, question))

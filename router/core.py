@@ -10,7 +10,7 @@ from typing import cast
 
 from conf.events import say
 from membership.node_gossip import BelievedState
-from router.answering import Answering
+from router.answering import RequestHandler
 from router.events import Applied, Event, OrderDone, ProposalFailed, RoleChanged, RoundEnded, RouterReady
 from router.frame_gate import FrameGate
 from router.heartbeats import Heartbeats
@@ -32,9 +32,9 @@ from router.placement.successor import Successor
 from router.policy import router_snapshot
 from router.policy.log_entry import read_entry
 from router.policy.policy_service import PolicyQuestion, PolicyService
-from router.policy.pruning import Pruning
-from router.proposing import Proposing
-from router.relaying import Relaying
+from router.policy.pruning import PruneSchedule
+from router.proposing import Proposer
+from router.relaying import MessageRelay
 from router.routes.owned_shards import OwnedShards
 from router.routes.shard import RouteShard
 from router.routes.shard_work import BatchValidator, ShardMessage
@@ -107,22 +107,20 @@ class RouterCore:
         self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group, at_router=True))
         self._outbox = RouterOutbox(self.node, self.count)
         self.send_message = self._outbox.send_message
-        self._relaying = Relaying(self.send_message, self.count)
+        self._relay = MessageRelay(self.send_message, self.count)
         self._owned = OwnedShards(self.node, settings.cached_topics_max, self.send_message, self.count, refusals)
         self.is_behind = self._owned.is_behind
         self.believes = believes
         self._now = 0.0
         self._stream = MapStream(settings.map_page_bytes)
         self._registrations = Registrations()
-        self._proposing = Proposing(
-            self.machine, lambda: self.policy.epoch, self.send_message, self._refuse, self.count
-        )
-        self.propose = self._proposing.propose
-        pruning = Pruning(utc, settings.prune_late_s)
+        self._proposer = Proposer(self.machine, lambda: self.policy.epoch, self.send_message, self._refuse, self.count)
+        self.propose = self._proposer.propose
+        pruning = PruneSchedule(utc, settings.prune_late_s)
         self.policy = PolicyService(
             self.send_message,
             self._outbox.send,
-            self._proposing.give,
+            self._proposer.propose_policy,
             self.count,
             utc,
             settings.map_page_bytes,
@@ -134,8 +132,10 @@ class RouterCore:
         self.contradictions = self._heartbeats.contradictions
         self._orders = NodeOrders(self.send_message)
         self._group = group
-        self._answering = Answering(self, self.policy, self._orders, self.propose, self.send_message, self.count, utc)
-        self.looks, self.journal = self._answering.operators.queries, self._answering.operators.journal
+        self._requests = RequestHandler(
+            self, self.policy, self._orders, self.propose, self.send_message, self.count, utc
+        )
+        self.looks, self.journal = self._requests.operators.queries, self._requests.operators.journal
         self._placement_requests = PlacementRequests()
         self._rounds: list[int] = []
         self._bootstrapping = False
@@ -183,9 +183,7 @@ class RouterCore:
             leased = self.holder.has_lease(now) if self.machine.map.lease_s else True
             self._owned.run_iteration(BatchValidator(now, self.machine.map, leased))
         if self._changed or now >= self._next_time or not events or self.stop.begun:
-            self._process_timers(
-                now
-            )  # also after Suspected: checks leases and links by their own rules
+            self._process_timers(now)  # also after Suspected: checks leases and links by their own rules
         self.looks.turn(now)
         return self._ready()
 
@@ -193,11 +191,11 @@ class RouterCore:
         self._owned.send()
         late = self._take_own()
         ready = RouterReady(
-            self._proposing.take(),
+            self._proposer.take(),
             self._rounds,
             self._outbox.take_sends(),
             self._next_deadline(),
-            self._answering.take_for_process(),
+            self._requests.take_for_process(),
             self._orders.take_for_process(),
             self._gate.take_violations(),
             ended=self.holder.ended and not self.stop.begun,
@@ -239,8 +237,8 @@ class RouterCore:
         self._orders.step(now)
         if not self.leads:
             return
-        for placements, askers in self._placement_requests.take():
-            self.propose(placements, changes=askers)
+        for placements, requesters in self._placement_requests.take():
+            self.propose(placements, changes=requesters)
         self.rebalancer.tick(now)
         for node, incarnation in self.leases.expired(now, self.machine.map):
             self.propose(DeclareDead(node, incarnation))
@@ -260,9 +258,9 @@ class RouterCore:
         if not self.leads:
             return
         self._late_storage.check(now)
-        if (relieved := outside_group(self._group, cluster_map)) is not None:
-            self.propose(relieved)
-        owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
+        if (stop_command := outside_group(self._group, cluster_map)) is not None:
+            self.propose(stop_command)
+        owners = self.reach.reassign_shards(now, cluster_map, self.leases.silent_s)
         if owners:
             self.count("shards_rescued", len(owners))
             self.propose(PlaceShards(owners, {number: cluster_map.shards[number].epoch for number in owners}))
@@ -309,7 +307,7 @@ class RouterCore:
         return self.rebalancer.status(self._now)
 
     def _proposal_failed(self, event: ProposalFailed) -> None:
-        proposed = self._proposing.failed(event.number, event.leader_hint)
+        proposed = self._proposer.failed(event.number, event.leader_hint)
         command = proposed.command if proposed is not None else None
         if isinstance(command, DeclareDead):
             self.leases.proposal_failed((command.node, command.incarnation))
@@ -357,7 +355,7 @@ class RouterCore:
             self.count("commands_unreadable")
             say(logger, "raft.no_command", why=error)
             return
-        proposed = self._proposing.take_committed(data)
+        proposed = self._proposer.take_committed(data)
         if not isinstance(command, Command):
             self.policy.applied(self._now, command, proposed, self.machine.map)
             return
@@ -368,7 +366,7 @@ class RouterCore:
         if outcome.delta is not None:
             self._stepped(outcome.delta, before)
         if proposed is not None:
-            self._proposing.committed(proposed, command, outcome)
+            self._proposer.committed(proposed, command, outcome)
 
     def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
@@ -445,10 +443,10 @@ class RouterCore:
             if peer is not None:
                 self.policy.handle(self._now, node, peer, message)
         elif isinstance(message, Relay):
-            if not self._relaying.take(peer, message, self.machine.map):
+            if not self._relay.take(peer, message, self.machine.map):
                 self._gate.reject(self._now, cast(PeerKey, peer), name_of(message), TIER)
         elif isinstance(message, Admin | Query):
-            self._answering.process_request(node, peer, message)
+            self._requests.process_request(node, peer, message)
         elif isinstance(message, Orders):
             self._orders.take(node, message)
         elif not self.holder.handle(self._now, node, message):
@@ -468,8 +466,8 @@ class RouterCore:
         self._admit_due()
 
     def _admit_due(self) -> None:
-        for command, asker in self._registrations.take_due(self._now, self.machine.map, self.leases):
-            self.propose(command, asker)
+        for command, requester in self._registrations.take_due(self._now, self.machine.map, self.leases):
+            self.propose(command, requester)
 
     def _follow(self, node: str, peer: PeerKey | None, message: FollowMap) -> None:
         incarnation = peer.incarnation if peer is not None else 0

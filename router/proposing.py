@@ -19,12 +19,12 @@ from wire.messages.control import Control
 from wire.messages.message import name_of
 from wire.messages.nodes import Changed, Registered, RequestChange
 
-__all__ = ["Proposing"]
+__all__ = ["Proposer"]
 
 logger = logging.getLogger(__name__)
 
 
-class Proposing:
+class Proposer:
     """Proposals of one router.
 
     Args:
@@ -52,7 +52,10 @@ class Proposing:
         self._new: list[Proposal] = []
 
     def propose(
-        self, command: Command, asker: ProposalOrigin | None = None, changes: tuple[tuple[str, RequestChange], ...] = ()
+        self,
+        command: Command,
+        requester: ProposalOrigin | None = None,
+        changes: tuple[tuple[str, RequestChange], ...] = (),
     ) -> None:
         """Propose a command to Raft, unless it is refused; answer its requester then, or when the result is known.
 
@@ -60,11 +63,13 @@ class Proposing:
 
         Args:
             command: To be committed.
-            asker: Node that waits for it.
+            requester: Node that waits for it.
             changes: Requests of storage nodes in this command; each is answered when the command is committed.
         """
         outcome = (
-            self._machine.suppose(command) if asker else CommandResult(refusal=out_of_range(command, self._machine.map))
+            self._machine.suppose(command)
+            if requester
+            else CommandResult(refusal=out_of_range(command, self._machine.map))
         )
         data = encode_command(command) if not outcome.refusal else b""
         if len(data) > COMMAND_BYTES_MAX:
@@ -73,16 +78,16 @@ class Proposing:
             outcome = CommandResult(refusal=f"{name_of(command)} with a part that is out of range")
         if outcome.refusal:
             self._count("commands_refused")
-            if asker is None:
+            if requester is None:
                 say(logger, "map.not_proposed", why=outcome.refusal)
             else:
-                self._answer(asker, command, outcome)
+                self._answer(requester, command, outcome)
             return
-        self._give(self._under_way.add(command, data, asker, changes))
+        self._give(self._under_way.add(command, data, requester, changes))
 
-    def give(self, command: PolicyCommand, data: bytes, asker: ProposalOrigin | None) -> None:
+    def propose_policy(self, command: PolicyCommand, data: bytes, requester: ProposalOrigin | None) -> None:
         """Propose a policy command that is already validated."""
-        self._give(self._under_way.add(command, data, asker))
+        self._give(self._under_way.add(command, data, requester))
 
     def _give(self, proposed: OpenProposal) -> None:
         self._new.append(Proposal(proposed.number, proposed.command, proposed.data))
@@ -100,8 +105,8 @@ class Proposing:
         """Answer the nodes that wait for a committed and applied command."""
         for node, change in proposed.changes:
             self._answer_change(node, change, command)
-        if proposed.asker is not None:
-            self._answer(proposed.asker, command, outcome)
+        if proposed.requester is not None:
+            self._answer(proposed.requester, command, outcome)
 
     def failed(self, number: int, leader_hint: str) -> OpenProposal | None:
         """Answer the nodes that wait for a failed command; return its proposal, None if it was committed after all."""
@@ -110,26 +115,26 @@ class Proposing:
             return None
         for node, change in proposed.changes:
             self._refuse(node, change.request, "unavailable", "not committed")
-        asker = proposed.asker
-        if asker is not None and asker.question is not None:
-            self._send_message(asker.node, not_committed(asker.question, leader_hint))
-        elif asker is not None:
+        requester = proposed.requester
+        if requester is not None and requester.question is not None:
+            self._send_message(requester.node, not_committed(requester.question, leader_hint))
+        elif requester is not None:
             code = "not_leader" if leader_hint else "unavailable"
-            self._refuse(asker.node, asker.request, code, "not committed")
+            self._refuse(requester.node, requester.request, code, "not committed")
         return proposed
 
-    def _answer(self, asker: ProposalOrigin, command: Command, outcome: CommandResult) -> None:
+    def _answer(self, requester: ProposalOrigin, command: Command, outcome: CommandResult) -> None:
         """Send the result of a command to the node that requested it."""
-        if asker.question is not None:
-            self._send_message(asker.node, reply_to(asker.question, outcome, self._machine))
+        if requester.question is not None:
+            self._send_message(requester.node, reply_to(requester.question, outcome, self._machine))
         elif outcome.refusal:
-            self._refuse(asker.node, asker.request, "invalid", outcome.refusal)
+            self._refuse(requester.node, requester.request, "invalid", outcome.refusal)
         elif isinstance(command, RegisterNode):
             entry = command.entry
             assert self._machine.map.is_alive(entry.node, entry.incarnation), "the map has it before it is answered"
-            self._send_message(asker.node, Registered(asker.request, entry.incarnation, self._policy_epoch()))
+            self._send_message(requester.node, Registered(requester.request, entry.incarnation, self._policy_epoch()))
         else:
-            self._send_message(asker.node, Changed(asker.request))
+            self._send_message(requester.node, Changed(requester.request))
 
     def _answer_change(self, node: str, change: RequestChange, command: Command) -> None:
         assert isinstance(command, PlacePartitions), "only placements join requests"

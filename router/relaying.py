@@ -12,10 +12,10 @@ from wire.messages.control import Control, decode_control
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Relay, Relayed
 
-__all__ = ["Relaying"]
+__all__ = ["MessageRelay"]
 
 
-class Relaying:
+class MessageRelay:
     """Forwarding of messages between live incarnations.
 
     Args:

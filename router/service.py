@@ -32,7 +32,7 @@ from router.events import (
     RouterReady,
     Suspected,
 )
-from router.operators.group_commands import GroupVerbs
+from router.operators.group_commands import GroupCommands
 from router.policy.router_snapshot import snapshot_fault
 from router.queries.consensus import consensus_source
 from router.raft.events import ChangeMembership, RaftConfig, RaftRole
@@ -149,7 +149,7 @@ class RouterService:
             self._raft = self._make_raft()
             core.holder.cluster = KnownCluster(self._process.folder.cluster_id)
             core.looks.show("raft", consensus_source(node.id, self._raft.core, core, lambda: core.machine.map))
-            self._group_verbs = GroupVerbs(node.id, self._raft, self._gossip)
+            self._group_verbs = GroupCommands(node.id, self._raft, self._gossip)
             self._bound = bound
             self._register_metrics()
             self._process.lease = self.core.holder

@@ -8,7 +8,7 @@ from functools import partial
 
 from router.map.commands import AcceptLoss, PlacePartitions
 from router.map.transition import Transition
-from router.placement.changes import relieved, still_in_sync
+from router.placement.changes import still_in_sync, without_stopping
 from router.placement.ring import propose_replicas
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.hello import TIER_STORAGE
@@ -35,7 +35,7 @@ def storage_arrived(step: Transition, node: str, *, whole: bool) -> None:
 def _returned(step: Transition, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
     """Place a partition after an in-sync replica returned as a new incarnation."""
     others = tuple(name for name in placement.in_sync if name != node and step.may_lead(name, placement))
-    primary = placement.primary if placement.primary in others else step.take_heir(others) if others else ""
+    primary = placement.primary if placement.primary in others else step.select_successor(others) if others else ""
     former = step.before.nodes.get(node)
     if not others and whole:
         step.place(number, node, placement.in_sync, placement.joining)
@@ -61,13 +61,13 @@ def storage_left(step: Transition, node: str) -> None:
         if node not in placement.in_sync and node not in placement.joining:
             continue
         joining = _without(placement.joining, node)
-        heirs = tuple(name for name in placement.in_sync if name != node and step.may_lead(name, placement))
+        candidates = tuple(name for name in placement.in_sync if name != node and step.may_lead(name, placement))
         # The dead node stays in sync until a live in-sync replica is primary and enough replicas are alive.
         in_sync = placement.in_sync
-        if any(map(step.stays, heirs)):
+        if any(map(step.stays, candidates)):
             in_sync = still_in_sync(in_sync, partial(step.may_lead, placement=placement), step.before.min_in_sync)
         if placement.primary == node:
-            step.place(number, step.take_heir(heirs) if heirs else "", in_sync, joining)
+            step.place(number, step.select_successor(candidates) if candidates else "", in_sync, joining)
         elif node in placement.in_sync and placement.primary:
             step.place(number, placement.primary, in_sync, joining)
         elif joining != placement.joining:
@@ -78,7 +78,7 @@ def storages_stop(step: Transition) -> None:
     """Move partitions away from the stopping nodes of this step, as far as remaining nodes may take them."""
     minimum = step.before.min_in_sync
     for number, placement in enumerate(step.before.partitions):
-        after = relieved(placement, step.nodes.__contains__, step.stays, step.take_heir, minimum)
+        after = without_stopping(placement, step.nodes.__contains__, step.stays, step.select_successor, minimum)
         if after is not None:
             step.partitions[number] = after
 

@@ -14,7 +14,7 @@ __all__ = ["PlacementRequests"]
 
 CHANGES_MAX = 1_024  # placements of one command: fits a log entry with the longest names
 
-Askers = tuple[tuple[str, RequestChange], ...]  # node, its request
+Requesters = tuple[tuple[str, RequestChange], ...]  # node, its request
 
 
 class PlacementRequests:
@@ -33,7 +33,7 @@ class PlacementRequests:
         self._requests.setdefault(message.partition, (entry, node, message))
         return None
 
-    def take(self) -> list[tuple[PlacePartitions, Askers]]:
+    def take(self) -> list[tuple[PlacePartitions, Requesters]]:
         """Remove the queued requests; return their commands, each with the nodes to answer."""
         if not self._requests:
             return []
@@ -42,8 +42,8 @@ class PlacementRequests:
         for at in range(0, len(requests), CHANGES_MAX):
             some = requests[at : at + CHANGES_MAX]
             entries = {partition: entry for partition, (entry, _, _) in some}
-            askers = tuple((node, request) for _, (_, node, request) in some)
-            commands.append((PlacePartitions(entries, each=True), askers))
+            requesters = tuple((node, request) for _, (_, node, request) in some)
+            commands.append((PlacePartitions(entries, each=True), requesters))
         return commands
 
     def clear(self) -> None:

@@ -30,7 +30,7 @@ class OpenProposal:
     number: int
     command: Command | PolicyCommand
     data: bytes
-    asker: ProposalOrigin | None = None
+    requester: ProposalOrigin | None = None
     changes: tuple[tuple[str, RequestChange], ...] = ()
 
 
@@ -46,12 +46,12 @@ class Proposals:
         self,
         command: Command | PolicyCommand,
         data: bytes,
-        asker: ProposalOrigin | None = None,
+        requester: ProposalOrigin | None = None,
         changes: tuple[tuple[str, RequestChange], ...] = (),
     ) -> OpenProposal:
         """Add a command under the next number."""
         self._last += 1
-        proposed = OpenProposal(self._last, command, data, asker, changes)
+        proposed = OpenProposal(self._last, command, data, requester, changes)
         self._open[proposed.number] = proposed
         self._by_data.setdefault(data, []).append(proposed.number)
         return proposed

@@ -93,7 +93,7 @@ class Transition:
         """Return the live replicas, or all if the live ones are too few."""
         return still_in_sync(in_sync, self.is_alive, self.before.min_in_sync)
 
-    def take_heir(self, heirs: tuple[str, ...]) -> str:
+    def select_successor(self, candidates: tuple[str, ...]) -> str:
         """Return the next primary, the candidate with the fewest primaries, and count it.
 
         Otherwise one node could get all primaries after a few deaths.
@@ -101,6 +101,6 @@ class Transition:
         if self._primaries is None:
             self._primaries = Counter(placement.primary for placement in self.before.partitions)
         counts = self._primaries
-        heir = min(heirs, key=lambda name: (counts[name], heirs.index(name)))
-        counts[heir] += 1
-        return heir
+        successor = min(candidates, key=lambda name: (counts[name], candidates.index(name)))
+        counts[successor] += 1
+        return successor

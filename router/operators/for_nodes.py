@@ -22,7 +22,7 @@ from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, DrainOrder, KickOrder, SendOrder, TraceOrder
 from wire.queries.traces import judge_of
 
-__all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
+__all__ = ["FOR_NODES", "NodeOrderRequest", "for_nodes"]
 
 SUBJECT_MAX = 65_535  # characters of an order's subject
 
@@ -51,7 +51,7 @@ FOR_NODES = (
 
 
 @dataclass(frozen=True, slots=True)
-class ForNodes:
+class NodeOrderRequest:
     """Order that nodes execute; the reply lists the result of each."""
 
     nodes: tuple[str, ...]
@@ -59,33 +59,35 @@ class ForNodes:
     dry_run: bool
 
 
-def for_nodes(arguments: NodeArguments, cluster_map: ClusterMap) -> ForNodes:
+def for_nodes(arguments: NodeArguments, cluster_map: ClusterMap) -> NodeOrderRequest:
     """Return the order for an operator's command.
 
     Raises:
         ValueError: No node can execute it now; the text is one line for the operator.
     """
     if isinstance(arguments, SessionArguments):
-        return ForNodes((_primary(arguments.client_id, cluster_map),), arguments.client_id, arguments.dry_run)
+        return NodeOrderRequest((_primary(arguments.client_id, cluster_map),), arguments.client_id, arguments.dry_run)
     edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE))
     if isinstance(arguments, Kick):  # routers do not know the client's edge, so all edges get the order
-        return ForNodes(edges, _text(KickOrder(arguments.client_id, KICK_REASONS[arguments.reason])), arguments.dry_run)
+        return NodeOrderRequest(
+            edges, _text(KickOrder(arguments.client_id, KICK_REASONS[arguments.reason])), arguments.dry_run
+        )
     if isinstance(arguments, DrainClients):
         order = _text(DrainOrder(arguments.rate, arguments.redirect))
-        return ForNodes(_named(arguments.node, edges, "edge"), order, arguments.dry_run)
+        return NodeOrderRequest(_named(arguments.node, edges, "edge"), order, arguments.dry_run)
     if isinstance(arguments, ListenerArguments):
-        return ForNodes(_named(arguments.node, edges, "edge"), arguments.listener, arguments.dry_run)
+        return NodeOrderRequest(_named(arguments.node, edges, "edge"), arguments.listener, arguments.dry_run)
     if isinstance(arguments, RetainedClear):
-        return ForNodes(edges[:1], _sent(SendOrder(arguments.topics, retain=True)), arguments.dry_run)
+        return NodeOrderRequest(edges[:1], _sent(SendOrder(arguments.topics, retain=True)), arguments.dry_run)
     if isinstance(arguments, MsgSend):
         if arguments.retain and not arguments.payload:
             raise ValueError("an empty retained message takes one away: `retained clear`, which wants the role admin")
         sent = SendOrder([arguments.topic], arguments.payload, arguments.qos, arguments.retain, arguments.expiry_s)
-        return ForNodes(_named(arguments.node, edges, "edge")[:1], _sent(sent), arguments.dry_run)
+        return NodeOrderRequest(_named(arguments.node, edges, "edge")[:1], _sent(sent), arguments.dry_run)
     if isinstance(arguments, TraceStart | TraceStop):
         return _trace_order(arguments, cluster_map)
     alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
-    return ForNodes(_named(arguments.node, alive, "node"), "", arguments.dry_run)
+    return NodeOrderRequest(_named(arguments.node, alive, "node"), "", arguments.dry_run)
 
 
 def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
     return (node,) if node else tuple(alive)
 
 
-def _trace_order(arguments: TraceStart | TraceStop, cluster_map: ClusterMap) -> ForNodes:
+def _trace_order(arguments: TraceStart | TraceStop, cluster_map: ClusterMap) -> NodeOrderRequest:
     """Return the order that starts or stops a trace, at one node or at every edge and storage node."""
     if isinstance(arguments, TraceStart):
         judge_of(arguments.kind, arguments.pattern)  # an invalid pattern starts no trace anywhere
@@ -115,7 +117,7 @@ def _trace_order(arguments: TraceStart | TraceStop, cluster_map: ClusterMap) -> 
     else:
         order = TraceOrder(arguments.trace)
     there = [entry.node for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)]
-    return ForNodes(_named(arguments.node, there, "edge or storage node"), _text(order), arguments.dry_run)
+    return NodeOrderRequest(_named(arguments.node, there, "edge or storage node"), _text(order), arguments.dry_run)
 
 
 def _text(order: DrainOrder | KickOrder | SendOrder | TraceOrder) -> str:

@@ -21,7 +21,7 @@ from wire.messages.operators import Admin, AdminReply
 if TYPE_CHECKING:
     from membership.node_gossip import NodeGossip
 
-__all__ = ["GroupVerbs"]
+__all__ = ["GroupCommands"]
 
 FAILED = 1
 USAGE = 2
@@ -31,7 +31,7 @@ NO_GOSSIP = "gossip does not run here: set membership.key_file, or look into the
 LATER = frozenset({"change_in_progress", "no_entry_of_term_committed", "learner_behind", "learner_silent"})
 
 
-class GroupVerbs:
+class GroupCommands:
     """Commands that one router executes for its Raft group and gossip."""
 
     def __init__(self, node: str, raft: RaftNode, gossip: "NodeGossip") -> None:

@@ -37,7 +37,7 @@ Orders = OrderNode | NodeOrdered
 
 @dataclass(slots=True)
 class _Open:
-    asker: str
+    requester: str
     question: Admin
     until: float
     try_until: float
@@ -68,7 +68,7 @@ class NodeOrders:
     def pass_on(
         self,
         now: float,
-        asker: str,
+        requester: str,
         by: Operator,
         question: Admin,
         nodes: Sequence[str],
@@ -79,15 +79,15 @@ class NodeOrders:
         """Send an order to nodes for an operator, and reply when they have answered."""
         if not nodes:
             self._send_message(
-                asker, AdminReply(question.request, False, None, "no such node is alive: see `node list`", FAILED)
+                requester, AdminReply(question.request, False, None, "no such node is alive: see `node list`", FAILED)
             )
             return
         if len(self._open) >= OPEN_MAX:
             text = f"{OPEN_MAX} orders wait for nodes: ask again"
-            self._send_message(asker, AdminReply(question.request, False, None, text, NOT_READY))
+            self._send_message(requester, AdminReply(question.request, False, None, text, NOT_READY))
             return
         order = OrderNode(0, question.verb, subject, dry_run, by.name[:ACTOR_MAX], by.role.name.lower())
-        opened = _Open(asker, question, now + ORDER_S, now + TRY_S, nodes, order, set())
+        opened = _Open(requester, question, now + ORDER_S, now + TRY_S, nodes, order, set())
         self._send(opened, tries=question.verb in TRIED_FIRST and not dry_run)
 
     def _send(self, opened: _Open, *, tries: bool) -> None:
@@ -165,7 +165,7 @@ class NodeOrders:
         elif silent:
             reply.ok, reply.exit_code = False, PARTIAL
             reply.error = f"no answer within {ORDER_S:g} s from {_some(silent)}: done there or not"
-        self._send_message(order.asker, reply)
+        self._send_message(order.requester, reply)
 
 
 def _some(nodes: Sequence[str]) -> str:

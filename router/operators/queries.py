@@ -21,7 +21,7 @@ from router.map.machine import CommandResult, MapMachine
 from router.map.not_leading import does_not_lead
 from router.map.orders import MapOrderOutcome
 from router.operators import ring_commands
-from router.operators.for_nodes import FOR_NODES, ForNodes, for_nodes
+from router.operators.for_nodes import FOR_NODES, NodeOrderRequest, for_nodes
 from router.routes.shard import RouteShard
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
@@ -30,8 +30,8 @@ from wire.node.startup_log import missing_from_map
 
 __all__ = [
     "Decision",
-    "ForProcess",
     "PolicyQuery",
+    "ProcessRequest",
     "ProposedChange",
     "RouterView",
     "decide",
@@ -83,11 +83,11 @@ class PolicyQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class ForProcess:
+class ProcessRequest:
     """A request for the router's process."""
 
 
-Decision: TypeAlias = AdminReply | PolicyQuery | ProposedChange | ForNodes | ForProcess
+Decision: TypeAlias = AdminReply | PolicyQuery | ProposedChange | NodeOrderRequest | ProcessRequest
 
 
 class RouterView(Protocol):
@@ -156,7 +156,7 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
             return AdminReply(question.request, False, None, str(error), FAILED)
     arguments = msgspec.structs.asdict(validated)
     if question.verb in GOSSIP_VERBS:
-        return ForProcess()
+        return ProcessRequest()
     if question.verb in LEADERS and not view.leads:
         return does_not_lead(question, view.node, view.leader)
     verb = VERBS.get(question.verb)
@@ -176,7 +176,7 @@ def _change(question: Admin, arguments: Answer, view: RouterView) -> Decision:
     if not view.leads:
         return does_not_lead(question, view.node, view.leader)
     if question.verb in SHELL_VERBS:
-        return ForProcess()
+        return ProcessRequest()
     first = view.machine.orders.get(question.order)
     if first is not None:
         return _reply(question.request, first)

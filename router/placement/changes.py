@@ -10,7 +10,7 @@ from collections.abc import Callable
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
 from wire.messages.nodes import RequestChange
 
-__all__ = ["placement_change", "relieved", "still_in_sync"]
+__all__ = ["placement_change", "still_in_sync", "without_stopping"]
 
 
 def still_in_sync(in_sync: tuple[str, ...], is_alive: Callable[[str], bool], minimum: int) -> tuple[str, ...]:
@@ -23,11 +23,11 @@ def still_in_sync(in_sync: tuple[str, ...], is_alive: Callable[[str], bool], min
     return live if len(live) >= minimum else in_sync
 
 
-def relieved(
+def without_stopping(
     current: PartitionEntry,
     stops: Callable[[str], bool],
     stays: Callable[[str], bool],
-    heir: Callable[[tuple[str, ...]], str],
+    select_successor: Callable[[tuple[str, ...]], str],
     minimum: int,
 ) -> PartitionEntry | None:
     """Return the placement without the stopping nodes, None where it stays unchanged.
@@ -40,7 +40,7 @@ def relieved(
         current: The placement now.
         stops: Returns whether a node is stopping now.
         stays: Returns whether a node is alive and not stopping.
-        heir: Selects the next primary.
+        select_successor: Selects the next primary.
         minimum: Smallest number of replicas that acknowledge.
     """
     if not current.primary or not any(map(stops, (*current.in_sync, *current.joining))):
@@ -50,7 +50,7 @@ def relieved(
     if stops(primary):
         if not left:
             return None
-        primary = heir(left)
+        primary = select_successor(left)
     elif not stays(primary):
         return None  # an earlier stop request found no successor
     in_sync = left if len(left) >= minimum else current.in_sync
@@ -59,15 +59,17 @@ def relieved(
     )
 
 
-def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange) -> tuple[PartitionEntry | None, str]:
+def placement_change(
+    cluster_map: ClusterMap, requester: str, request: RequestChange
+) -> tuple[PartitionEntry | None, str]:
     """Return the requested placement, or None and a refusal."""
     if not 0 <= request.partition < len(cluster_map.partitions):
         return None, f"no partition {request.partition}"
     current = cluster_map.partitions[request.partition]
     if current.epoch != request.partition_epoch:
         return None, f"partition {request.partition} is at epoch {current.epoch}, not {request.partition_epoch}"
-    if request.verb != "add_joining" and asker != current.primary:
-        return None, f"{asker} is not the primary of partition {request.partition}"
+    if request.verb != "add_joining" and requester != current.primary:
+        return None, f"{requester} is not the primary of partition {request.partition}"
     node = request.node
     epoch = current.epoch + 1
     if request.verb == "drop_backup":

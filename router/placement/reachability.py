@@ -51,7 +51,7 @@ class Reachability:
             node for node in down | waited if (entry := cluster_map.nodes.get(node)) is not None and entry.alive
         )
 
-    def rescue(
+    def reassign_shards(
         self, now: float, cluster_map: ClusterMap, silent_s: Callable[[float, NodeIncarnation], float]
     ) -> dict[int, str]:
         """Return new owners for the shards of silent routers."""

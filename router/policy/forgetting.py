@@ -4,14 +4,14 @@ A later leader does not wait for a removed edge (docs/revocation.md, C5).
 """
 
 from router.map.commands import Command, ForgetNode, Order
-from router.policy.verb_waits import VerbWaits
+from router.policy.verb_waits import SettlementWaits
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_EDGE
 
 __all__ = ["refusal_to_forget"]
 
 
-def refusal_to_forget(now: float, command: Command, cluster_map: ClusterMap, waits: VerbWaits) -> str:
+def refusal_to_forget(now: float, command: Command, cluster_map: ClusterMap, waits: SettlementWaits) -> str:
     """Return why a command would remove a node too early, "" if it does not."""
     inner = command.command if isinstance(command, Order) else command
     if not isinstance(inner, ForgetNode):

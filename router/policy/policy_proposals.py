@@ -23,22 +23,22 @@ class PolicyProposals:
 
     Args:
         machine: The policy, as committed so far.
-        give: Proposes encoded commands to Raft, with the node that waits for them.
+        propose_command: Proposes encoded commands to Raft, with the node that waits for them.
         count: Counts an event by name.
     """
 
     def __init__(
         self,
         machine: PolicyMachine,
-        give: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
+        propose_command: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
         count: Callable[[str], None],
     ) -> None:
         self._machine = machine
-        self._give = give
+        self._propose_command = propose_command
         self._count = count
 
     def propose(
-        self, command: PolicyCommand, asker: ProposalOrigin | None = None, *, is_current: bool = True
+        self, command: PolicyCommand, requester: ProposalOrigin | None = None, *, is_current: bool = True
     ) -> PolicyOutcome | None:
         """Propose a command to Raft, or return its result if it is refused or was applied before.
 
@@ -55,9 +55,9 @@ class PolicyProposals:
         elif data and not is_readable(data):
             refusal = f"{name_of(command)} with a part that is out of range"
         if not refusal:
-            self._give(command, data, asker)
+            self._propose_command(command, data, requester)
             return None
         self._count("policy_commands_refused")
-        if asker is None:
+        if requester is None:
             say(logger, "policy.not_proposed", why=refusal)
         return PolicyOutcome(refusal=refusal)

@@ -20,9 +20,9 @@ from router.policy.policy_answers import READING, affected_names
 from router.policy.policy_commands import CHANGING
 from router.policy.policy_proposals import PolicyProposals
 from router.policy.policy_stream import PolicyStream
-from router.policy.pruning import Pruning
+from router.policy.pruning import PruneSchedule
 from router.policy.user_answers import answers_to
-from router.policy.verb_waits import CompletedWait, VerbWaits, WaitEnd
+from router.policy.verb_waits import CompletedWait, SettlementWaits, WaitEnd
 from wire.messages.cluster_map import ClusterMap, NodeIncarnation
 from wire.messages.control import Control
 from wire.messages.digests import DigestLog, Verdict
@@ -31,7 +31,7 @@ from wire.messages.nodes import Heartbeat
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy
 
-__all__ = ["LeaderCheck", "PolicyQuestion", "PolicyService"]
+__all__ = ["Leadership", "PolicyQuestion", "PolicyService"]
 
 FAILED = 1
 PARTIAL = 3
@@ -40,7 +40,7 @@ NOT_READY = 4
 PolicyQuestion = FollowPolicy | AskCredentials | FetchUsers
 
 
-class LeaderCheck(NamedTuple):
+class Leadership(NamedTuple):
     """Leadership of this router, for answers to operators."""
 
     here: bool  # it leads
@@ -54,7 +54,7 @@ class PolicyService:
     Args:
         send_message: Sends a message to a node.
         send: Sends an encoded message to a node.
-        give: Proposes encoded commands to Raft, with the node that waits for them.
+        propose_command: Proposes encoded commands to Raft, with the node that waits for them.
         count: Counts an event by name.
         utc: Seconds since the epoch, by this machine's clock, which ends bans.
         page_bytes: Largest part of a whole view in one message.
@@ -68,22 +68,22 @@ class PolicyService:
         self,
         send_message: Callable[[str, Control], None],
         send: Callable[[str, bytes], None],
-        give: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
+        propose_command: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
         count: Callable[[str], None],
         utc: Callable[[], float],
         page_bytes: int,
-        pruning: Pruning,
+        pruning: PruneSchedule,
     ) -> None:
         self.machine = PolicyMachine()
         self.digests = DigestLog()
-        self.waits = VerbWaits()
+        self.waits = SettlementWaits()
         self.credentials_sent: Counter[str] = Counter()
         self.is_current = False  # all commits of former leaders are applied
         self._send_message = send_message
         self._send = send
         self._utc = utc
         self._stream = PolicyStream(page_bytes)
-        self._proposals = PolicyProposals(self.machine, give, count)
+        self._proposals = PolicyProposals(self.machine, propose_command, count)
         self._pruning = pruning
 
     @property
@@ -105,8 +105,8 @@ class PolicyService:
             self.waits.committed(now, self.machine.epoch, cluster_map)
         if proposed is not None:
             self.is_current = True  # the log has this entry after all commits of former leaders
-            if proposed.asker is not None:
-                self._answer(now, proposed.asker, outcome)
+            if proposed.requester is not None:
+                self._answer(now, proposed.requester, outcome)
 
     def elected(self, now: float, cluster_map: ClusterMap) -> None:
         """Start as the leader; commits of former leaders may still have to be applied."""
@@ -119,11 +119,11 @@ class PolicyService:
         for node, message in self._stream.replaced(now, self.machine):
             self._send_any(node, message)
 
-    def propose(self, now: float, command: PolicyCommand, asker: ProposalOrigin | None = None) -> None:
+    def propose(self, now: float, command: PolicyCommand, requester: ProposalOrigin | None = None) -> None:
         """Propose a command; its requester is answered when it is refused, settled, or timed out."""
-        outcome = self._proposals.propose(command, asker, is_current=self.is_current)
-        if outcome is not None and asker is not None:
-            self._answer(now, asker, outcome)
+        outcome = self._proposals.propose(command, requester, is_current=self.is_current)
+        if outcome is not None and requester is not None:
+            self._answer(now, requester, outcome)
 
     # --- messages
 
@@ -162,7 +162,7 @@ class PolicyService:
     # --- operators
 
     def process_request(
-        self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: LeaderCheck
+        self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: Leadership
     ) -> None:
         """Answer an operator's request about the policy; the leader may propose its command.
 
@@ -205,7 +205,7 @@ class PolicyService:
     def step(self, now: float) -> None:
         """Answer the commands whose wait ended, and propose the leader's own commands."""
         for ended in self.waits.take_ended(now):
-            self._send_message(ended.asker.node, _ended(ended))
+            self._send_message(ended.requester.node, _ended(ended))
         if self.waits.leads and self.is_current and (prune := self._pruning.due(now, self.machine.tables)) is not None:
             self.propose(now, prune)
 
@@ -214,19 +214,19 @@ class PolicyService:
         prune_at = self._pruning.next_deadline() if self.is_current else float("inf")
         return min(self.waits.next_deadline(), prune_at)
 
-    def _answer(self, now: float, asker: ProposalOrigin, outcome: PolicyOutcome) -> None:
-        question = asker.question
+    def _answer(self, now: float, requester: ProposalOrigin, outcome: PolicyOutcome) -> None:
+        question = requester.question
         assert question is not None, "nodes ask for no change of the policy"
         first = outcome.order
         refusal = first.refusal if first is not None else outcome.refusal
         if refusal:
-            self._send_message(asker.node, AdminReply(question.request, False, None, refusal, FAILED))
+            self._send_message(requester.node, AdminReply(question.request, False, None, refusal, FAILED))
             return
         epoch = first.epoch if first is not None else self.machine.epoch
         if outcome.step is not None and not outcome.step.takes:
-            self._send_message(asker.node, AdminReply(question.request, True, _result(epoch, [], settled=True)))
+            self._send_message(requester.node, AdminReply(question.request, True, _result(epoch, [], settled=True)))
         else:
-            self.waits.wait(now, epoch, asker)
+            self.waits.wait(now, epoch, requester)
 
 
 def _result(epoch: int, awaited: list[str], *, settled: bool) -> dict[str, object]:
@@ -235,7 +235,7 @@ def _result(epoch: int, awaited: list[str], *, settled: bool) -> dict[str, objec
 
 def _ended(ended: CompletedWait) -> AdminReply:
     """Return the reply to an operator at the end of a wait."""
-    request, epoch, awaited = ended.asker.request, ended.epoch, ended.awaited
+    request, epoch, awaited = ended.requester.request, ended.epoch, ended.awaited
     if ended.end is WaitEnd.SETTLED:
         return AdminReply(request, True, _result(epoch, [], settled=True))
     result = _result(epoch, awaited, settled=False)

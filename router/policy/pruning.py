@@ -10,13 +10,13 @@ from collections.abc import Callable
 from access.policy.changes import Tables
 from access.policy.commands import Prune
 
-__all__ = ["CHECK_S", "Pruning"]
+__all__ = ["CHECK_S", "PruneSchedule"]
 
 CHECK_S = 10.0  # between two checks of an idle policy
 REPEAT_S = 1.0  # between two proposals: each step is sent to all followers
 
 
-class Pruning:
+class PruneSchedule:
     """The leader's check for expired records.
 
     Args:

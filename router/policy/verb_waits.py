@@ -14,7 +14,7 @@ from router.map.proposals import ProposalOrigin
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeIncarnation
 from wire.messages.hello import TIER_EDGE
 
-__all__ = ["CompletedWait", "VerbWaits", "WaitEnd"]
+__all__ = ["CompletedWait", "SettlementWaits", "WaitEnd"]
 
 WAIT_S = 20.0  # of one command
 WAITS_MAX = 1_000  # waiting commands; a further one is answered at once as not settled
@@ -33,7 +33,7 @@ class WaitEnd(enum.Enum):
 class CompletedWait(NamedTuple):
     """One completed wait."""
 
-    asker: ProposalOrigin
+    requester: ProposalOrigin
     epoch: int
     end: WaitEnd
     awaited: list[str]  # awaited nodes, one line each
@@ -41,12 +41,12 @@ class CompletedWait(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    asker: ProposalOrigin
+    requester: ProposalOrigin
     epoch: int
     until: float
 
 
-class VerbWaits:
+class SettlementWaits:
     """Policy epochs in force at each node, as known to the leader, and the commands that wait for one."""
 
     def __init__(self) -> None:
@@ -183,18 +183,18 @@ class VerbWaits:
 
     # --- waits
 
-    def wait(self, now: float, epoch: int, asker: ProposalOrigin) -> None:
+    def wait(self, now: float, epoch: int, requester: ProposalOrigin) -> None:
         """Wait until an epoch is settled, for WAIT_S at most; ``take_ended`` returns the result."""
         self._begin(now)
         awaited = self._settling.awaited(now, epoch) if self._leads else []
         if not self._leads:
-            self._completed.append(CompletedWait(asker, epoch, WaitEnd.LOST, []))
+            self._completed.append(CompletedWait(requester, epoch, WaitEnd.LOST, []))
         elif not awaited:
-            self._completed.append(CompletedWait(asker, epoch, WaitEnd.SETTLED, []))
+            self._completed.append(CompletedWait(requester, epoch, WaitEnd.SETTLED, []))
         elif len(self._waits) >= WAITS_MAX:
-            self._completed.append(CompletedWait(asker, epoch, WaitEnd.PARTIAL, awaited))
+            self._completed.append(CompletedWait(requester, epoch, WaitEnd.PARTIAL, awaited))
         else:
-            self._waits.append(_Wait(asker, epoch, now + WAIT_S))
+            self._waits.append(_Wait(requester, epoch, now + WAIT_S))
             self._check_at = min(self._check_at, self._settling.next_deadline(now))
 
     def take_ended(self, now: float) -> list[CompletedWait]:
@@ -211,9 +211,9 @@ class VerbWaits:
         awaited = {epoch: self._settling.awaited(now, epoch) for epoch in {wait.epoch for wait in waits}}
         for wait in waits:
             if not awaited[wait.epoch]:
-                self._completed.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.SETTLED, []))
+                self._completed.append(CompletedWait(wait.requester, wait.epoch, WaitEnd.SETTLED, []))
             elif now >= wait.until:
-                self._completed.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.PARTIAL, awaited[wait.epoch]))
+                self._completed.append(CompletedWait(wait.requester, wait.epoch, WaitEnd.PARTIAL, awaited[wait.epoch]))
             else:
                 self._waits.append(wait)
 
@@ -223,4 +223,4 @@ class VerbWaits:
 
     def _end_all(self, end: WaitEnd) -> None:
         waits, self._waits = self._waits, []
-        self._completed += [CompletedWait(wait.asker, wait.epoch, end, []) for wait in waits]
+        self._completed += [CompletedWait(wait.requester, wait.epoch, end, []) for wait in waits]

@@ -25,14 +25,14 @@ from router.raft.events import (
     TransferLeadership,
 )
 from router.raft.messages import CONFIG, NORMAL, EntryKind, LogEntry
-from router.raft.reception import Reception
+from router.raft.reception import MessageReceiver
 
 __all__ = ["RaftCore"]
 
 ENTRY_OVERHEAD_BYTES = 64  # counted for each entry, so that empty entries are bounded too
 
 
-class RaftCore(Reception):
+class RaftCore(MessageReceiver):
     """One Raft peer."""
 
     def __init__(

@@ -17,10 +17,10 @@ __all__ = ["ReadIndexes"]
 class _PendingRead:
     """A read with its requester, and the round that must confirm leadership."""
 
-    __slots__ = ("asker", "asker_incarnation", "context", "read_index", "round")
+    __slots__ = ("asker_incarnation", "context", "read_index", "requester", "round")
 
-    def __init__(self, asker: str, asker_incarnation: int, context: int | bytes) -> None:
-        self.asker = asker
+    def __init__(self, requester: str, asker_incarnation: int, context: int | bytes) -> None:
+        self.requester = requester
         self.asker_incarnation = asker_incarnation
         self.context = context
         self.read_index = 0
@@ -109,12 +109,12 @@ class ReadIndexes(LogReplication):
         self._confirming, self._waiting = self._waiting, deque()
 
     def _answer(self, read: _PendingRead, index: int) -> None:
-        if read.asker == self.id:
+        if read.requester == self.id:
             self.read_states.append(ReadState(read.context, index))
             return
         self.send(
             ReadIndexReply(
-                *self.header(read.asker),
+                *self.header(read.requester),
                 context=read.context,
                 read_index=index,
                 asker_incarnation=read.asker_incarnation,

@@ -26,13 +26,13 @@ from router.raft.messages import (
     TimeoutNow,
 )
 
-__all__ = ["Reception"]
+__all__ = ["MessageReceiver"]
 
 TERM_LEAP_MAX = 1 << 20  # largest increase of our term by a router outside the configuration
 _REQUESTS = (PreVote, RequestVote, AppendEntries, InstallSnapshot, TimeoutNow)
 
 
-class Reception(Elections):
+class MessageReceiver(Elections):
     """Messages, checked by term and dispatched to their layer."""
 
     _on_message: dict[type[RaftMessage], Callable[[Any], None]] | None = None

@@ -9,12 +9,12 @@ paper, sections 5.3 and 5.4.
 from router.raft.events import RaftInvariantBroken, RaftRole
 from router.raft.messages import AppendEntries, AppendEntriesReply, EntryKind, InstallSnapshotReply, LogEntry
 from router.raft.progress import PeerProgress, ProgressState
-from router.raft.snapshotting import Snapshotting
+from router.raft.snapshotting import SnapshotTransfer
 
 __all__ = ["LogReplication"]
 
 
-class LogReplication(Snapshotting):
+class LogReplication(SnapshotTransfer):
     """AppendEntries at leaders and followers."""
 
     # Leader

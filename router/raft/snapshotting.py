@@ -13,7 +13,7 @@ from router.raft.messages import AppendEntries, InstallSnapshot, InstallSnapshot
 from router.raft.progress import PeerProgress, ProgressState
 from router.raft.state import RaftState
 
-__all__ = ["RefusedSnapshot", "Snapshotting"]
+__all__ = ["RefusedSnapshot", "SnapshotTransfer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RefusedSnapshot:
     fault: str
 
 
-class Snapshotting(RaftState):
+class SnapshotTransfer(RaftState):
     """Sending and receiving of snapshots."""
 
     _incoming: InstallSnapshot | None = None  # first chunk of the snapshot being received

@@ -1,6 +1,6 @@
 """The shared state of all parts of the Raft core, and the steps common to them.
 
-The core is a chain of layers, each a class that knows those below it: ``RaftState``, ``Snapshotting``,
+The core is a chain of layers, each a class that knows those below it: ``RaftState``, ``SnapshotTransfer``,
 ``LogReplication``, ``ReadIndexes``, ``MembershipChange``, ``LeadershipTransfer``, ``Elections``, ``RaftCore``. This
 file defines the resets at a change of term or role, the configuration in force, and the identity of peers' disks.
 Source: Raft paper, figure 2; Ongaro's thesis, section 4.1 (a configuration is used as soon as it is in the log).

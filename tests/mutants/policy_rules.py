@@ -18,8 +18,8 @@ from edge.login.credential_lookups import UserQuestions
 from edge.login.logins import ClientLogins
 from router.policy.policy_proposals import PolicyProposals
 from router.policy.policy_service import PolicyService
-from router.policy.pruning import Pruning
-from router.policy.verb_waits import VerbWaits
+from router.policy.pruning import PruneSchedule
+from router.policy.verb_waits import SettlementWaits
 from tests.access.policy import test_pages as _P
 from tests.access.policy import test_settling as _S
 from tests.access.policy import test_tables as _T
@@ -105,7 +105,7 @@ def _whatever_ends(original: Any, self: Any, by_utc: float, count: int) -> Any:
     return original(self, 1e13, count)
 
 
-def _settled_at_once(waits: VerbWaits) -> Any:
+def _settled_at_once(waits: SettlementWaits) -> Any:
     class AtOnce:
         def wait(self, now: float, _epoch: int, asker: Any) -> None:
             waits.wait(now, 0, asker)
@@ -168,8 +168,8 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a router notes no death before it leads",
-        "router/policy/verb_waits.py VerbWaits.stepped",
-        _wrapped(VerbWaits, "stepped", _deaths_of_the_leader),
+        "router/policy/verb_waits.py SettlementWaits.stepped",
+        _wrapped(SettlementWaits, "stepped", _deaths_of_the_leader),
         _W.test_c5_leader_changes_during_the_fence_time,
         "tests/simulation/test_policy.py, C5",
         10.0,
@@ -204,8 +204,8 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a revocation is removed by the first clock that says so",
-        "router/policy/pruning.py Pruning.due",
-        _wrapped(Pruning, "__init__", _gone_at_its_end),
+        "router/policy/pruning.py PruneSchedule.due",
+        _wrapped(PruneSchedule, "__init__", _gone_at_its_end),
         _R.test_record_is_removed_an_hour_after_its_end,
         "test_record_is_removed_an_hour_after_its_end",
     ),

@@ -22,7 +22,7 @@ from edge.login.logins import ClientLogins
 from edge.rights.absent import AbsentUserChecks
 from edge.rights.client_rights import ClientRights
 from edge.rights.sweep import ReauthorizationPass
-from router.policy.verb_waits import VerbWaits
+from router.policy.verb_waits import SettlementWaits
 from tests.access.limits import test_callouts as _A
 from tests.edge import test_cluster_policy as _E
 from tests.edge.rights import test_sweep as _S
@@ -167,8 +167,8 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     ),
     _bug(
         "A7: who works on a step counts as deaf",
-        "router/policy/verb_waits.py VerbWaits.record_heartbeat",
-        _wrapped(VerbWaits, "record_heartbeat", _received_is_in_force),
+        "router/policy/verb_waits.py SettlementWaits.record_heartbeat",
+        _wrapped(SettlementWaits, "record_heartbeat", _received_is_in_force),
         _patched(_P.test_a7_long_sweep_does_not_end_the_lease),
         "test_a7_long_sweep_does_not_end_the_lease",
     ),
@@ -209,8 +209,8 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     ),
     _bug(
         "C7: an edge that hears no step keeps its lease",
-        "router/policy/verb_waits.py VerbWaits.find_overdue",
-        lambda patch: patch.setattr(VerbWaits, "find_overdue", lambda *_: None),
+        "router/policy/verb_waits.py SettlementWaits.find_overdue",
+        lambda patch: patch.setattr(SettlementWaits, "find_overdue", lambda *_: None),
         _P.test_c7_alive_edge_that_misses_steps,
         "test_c7_alive_edge_that_misses_steps",
     ),

@@ -56,8 +56,8 @@ class Shard:
             for topic_filter in message.topic_filters:
                 for topic in [topic for topic in self.caches[edge] if matches(topic_filter, topic)]:
                     del self.caches[edge][topic]
-                for asker, topics, voided in self.asked.values():
-                    if asker == edge:
+                for requester, topics, voided in self.asked.values():
+                    if requester == edge:
                         voided.update(topic for topic in topics if matches(topic_filter, topic))
             self.shard.invalidated(edge, Invalidated(message.number, 0, 1))
         elif isinstance(message, RoutesAdded) and message.request in self.adds:

@@ -7,7 +7,7 @@ from access.policy.records import Revoked
 from access.policy.step import RECORDS_MAX
 from router.core import RouterCore
 from router.events import Applied, RoleChanged
-from router.policy.pruning import CHECK_S, REPEAT_S, Pruning
+from router.policy.pruning import CHECK_S, REPEAT_S, PruneSchedule
 from router.settings import RouterLimits
 from tests.router.policy.test_policy_service import Leader
 from wire.messages.cluster_map import NodeEntry
@@ -20,7 +20,7 @@ def test_record_is_removed_an_hour_after_its_end() -> None:
     clock = [1_000_000.0]
     machine = PolicyMachine()
     machine.apply(Revoke(Revoked("token", "j", "", 1_000_100.0)))
-    pruning = Pruning(lambda: clock[0], LATE_S)
+    pruning = PruneSchedule(lambda: clock[0], LATE_S)
     assert pruning.due(0.0, machine.tables) is None
     clock[0] = 1_000_100.0 + LATE_S - 1.0
     assert pruning.due(0.0, machine.tables) is None and pruning.next_deadline() == CHECK_S
@@ -37,7 +37,7 @@ def test_record_is_removed_an_hour_after_its_end() -> None:
 def test_router_without_a_clock_prunes_nothing() -> None:
     machine = PolicyMachine()
     machine.apply(AddBan(Ban("user", "ann", 1.0)))
-    assert Pruning(lambda: 0.0, LATE_S).due(0.0, machine.tables) is None
+    assert PruneSchedule(lambda: 0.0, LATE_S).due(0.0, machine.tables) is None
 
 
 def test_leader_prunes_in_batches_and_followers_apply() -> None:
