@@ -110,7 +110,9 @@ def parser() -> argparse.ArgumentParser:
     options = JobParser(prog="stratamq jobs prune", description="Remove files that no manifest in use lists.")
     options.add_argument("--input", required=True, help="directory or URI with manifests")
     options.add_argument("--keep", type=int, default=KEEP, help="newest manifests that stay (default 3)")
-    options.add_argument("--grace-hours", type=float, default=GRACE_HOURS, help="longest duration of a job (default 24)")
+    options.add_argument(
+        "--grace-hours", type=float, default=GRACE_HOURS, help="longest duration of a job (default 24)"
+    )
     options.add_argument("--now", type=int, help="UTC ms; default: the clock")
     options.add_argument("--dry-run", action="store_true", help="print the files to remove without removing them")
     return options

@@ -188,7 +188,9 @@ class LedgerWatch:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    options = JobParser(prog="stratamq jobs watch", description="Account for acknowledged messages while the cluster runs.")
+    options = JobParser(
+        prog="stratamq jobs watch", description="Account for acknowledged messages while the cluster runs."
+    )
     options.add_argument("--ledger", required=True, action="append", help="directory of ledgers; may be repeated")
     options.add_argument("--state", required=True, type=Path, help="folder of this watch; a later run resumes from it")
     options.add_argument(

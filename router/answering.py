@@ -71,7 +71,7 @@ class RequestHandler:
             nodes, subject = decision.nodes, decision.subject
             by = speaker(question, operator_of(peer))
             assert by is not None  # decide() authorized the request
-            self._orders.pass_on(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
+            self._orders.forward(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
         elif isinstance(decision, PolicyQuery):
             leads = Leadership(view.leads, view.node, view.leader)
             self._policy.process_request(view.now, node, question, decision.arguments, leads)

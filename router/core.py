@@ -15,7 +15,7 @@ from router.events import Applied, Event, OrderDone, ProposalFailed, RoleChanged
 from router.frame_gate import FrameGate
 from router.heartbeats import Heartbeats
 from router.map.commands import Bootstrap, Command, DeclareDead, PlaceShards, StopNodes
-from router.map.group_members import Group, is_in_group, outside_group
+from router.map.group_members import Group, find_non_members, is_in_group
 from router.map.late_storage import LateStorage
 from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
@@ -252,13 +252,13 @@ class RouterCore:
     def _check_peers(self, now: float) -> None:
         """Repeat unacknowledged messages; find unreachable peers and shards of silent routers."""
         cluster_map = self.machine.map
-        waited = self._owned.repeat(now, cluster_map)
-        self.holder.unreachable = self.reach.unreachable(now, cluster_map, waited)
+        unanswered = self._owned.repeat(now, cluster_map)
+        self.holder.unreachable = self.reach.unreachable(now, cluster_map, unanswered)
         self._owned.note_sizes(self.holder.sizes)
         if not self.leads:
             return
         self._late_storage.check(now)
-        if (stop_command := outside_group(self._group, cluster_map)) is not None:
+        if (stop_command := find_non_members(self._group, cluster_map)) is not None:
             self.propose(stop_command)
         owners = self.reach.reassign_shards(now, cluster_map, self.leases.silent_s)
         if owners:
@@ -335,7 +335,7 @@ class RouterCore:
         self.holder.leader = event.leader
         if event.leads and not led:
             self.leases.begin(self._now, self.machine.map)
-            self.policy.elected(self._now, self.machine.map)
+            self.policy.start_leading(self._now, self.machine.map)
             self.holder.router_up(self.node, self._now)
             if not self.machine.map.cluster and not self._bootstrapping:
                 self._bootstrapping = True
@@ -364,15 +364,15 @@ class RouterCore:
         if isinstance(command, Bootstrap):
             self._map_replaced()
         if outcome.delta is not None:
-            self._stepped(outcome.delta, before)
+            self._apply_step(outcome.delta, before)
         if proposed is not None:
             self._proposer.committed(proposed, command, outcome)
 
-    def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
+    def _apply_step(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
         self.contradictions.map_digests.note(cluster_map.epoch, cluster_map.digest)
-        self._owned.stepped(delta)
-        self.policy.waits.stepped(self._now, delta, before, self.policy.epoch)
+        self._owned.apply_step(delta)
+        self.policy.waits.apply_step(self._now, delta, before, self.policy.epoch)
         if self.leads:
             for entry in delta.nodes:
                 if entry.alive and before.get(entry.node) != entry.incarnation:
@@ -426,9 +426,9 @@ class RouterCore:
         self._changed = True
         if isinstance(message, Heartbeat):
             if self.leads:
-                self._heartbeats.arrived(self._now, node, message)
+                self._heartbeats.add_heartbeat(self._now, node, message)
             else:
-                self._heartbeats.refer(node, message, self.leader)
+                self._heartbeats.answer_with_leader(node, message, self.leader)
         elif isinstance(message, RegisterRequest | RequestChange) and not self.leads:
             self._refuse(node, message.request, "not_leader", "this router does not lead")
         elif isinstance(message, RegisterRequest):
@@ -461,7 +461,7 @@ class RouterCore:
     def _register(self, node: str, message: RegisterRequest) -> None:
         former = self.machine.map.nodes.get(node)
         if former is not None and former.incarnation <= message.ended_incarnation:
-            self.policy.waits.proved((node, former.incarnation))
+            self.policy.waits.record_proof((node, former.incarnation))
         self._registrations.add(node, message)
         self._admit_due()
 
@@ -497,7 +497,7 @@ class RouterCore:
         elif isinstance(message, DrainNode):
             self._stops.add(self._now, node, incarnation)
         elif self.leases.record_end((node, incarnation)):
-            self.policy.waits.proved((node, incarnation))
+            self.policy.waits.record_proof((node, incarnation))
             self.propose(DeclareDead(node, incarnation))
 
     def count(self, what: str, amount: int = 1) -> None:

@@ -43,7 +43,7 @@ class EarlyMessages:
         """Return the incarnations with pending messages."""
         return list(self._waiting)
 
-    def keep(self, now: float, peer: PeerKey, message: Control, octets: int) -> bool:
+    def add(self, now: float, peer: PeerKey, message: Control, octets: int) -> bool:
         """Queue a message behind its sender's others; False if a limit of its node or of all nodes is reached."""
         if self._counts[peer.node] >= NAME_MAX or self._octets[peer.node] + octets > NAME_BYTES_MAX:
             return False

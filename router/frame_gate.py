@@ -62,7 +62,7 @@ class FrameGate:
                 yield message
             elif self._roster.is_over(peer):
                 self._count("frames_of_dead")  # the sender did not know yet that it was declared dead
-            elif peer.tier == TIER_ROUTER or not self._early.keep(now, peer, message, octets):
+            elif peer.tier == TIER_ROUTER or not self._early.add(now, peer, message, octets):
                 self._refusals.refuse(now, peer, name_of(message), role_fault)
 
     def registered(self, now: float) -> Iterator[tuple[PeerKey, Control]]:

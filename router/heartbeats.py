@@ -47,13 +47,13 @@ class Heartbeats:
         self._lease_s = lease_s
         self.contradictions = Contradictions(count, policy.verdict)
 
-    def refer(self, node: str, beat: Heartbeat, leader: str) -> None:
+    def answer_with_leader(self, node: str, beat: Heartbeat, leader: str) -> None:
         """Reply to a heartbeat at a router that does not lead: no lease, and the leader's name."""
         self._send_message(node, HeartbeatReply(beat.incarnation, beat.sent_at, 0.0, 0, leader))
 
-    def arrived(self, now: float, node: str, beat: Heartbeat) -> None:
+    def add_heartbeat(self, now: float, node: str, beat: Heartbeat) -> None:
         """Process a heartbeat that arrived at the leader."""
-        self._leases.arrived(node, beat, now, fits=not self.contradictions.contradicts_map(beat))
+        self._leases.add_heartbeat(node, beat, now, fits=not self.contradictions.contradicts_map(beat))
         self._policy.record_heartbeat(now, beat)
 
     def confirmed(self, now: float, context: int, cluster_map: ClusterMap) -> None:

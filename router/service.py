@@ -423,9 +423,9 @@ class RouterService:
     def _log_missing(self) -> None:
         if (now := boot_time()) >= self._next_waiting_log:
             self._next_waiting_log = now + 1.0
-            self._waiting.look(now, self._waits_for() or self._gaps.reason(self.core.machine.map))
+            self._waiting.look(now, self._not_ready_reason() or self._gaps.reason(self.core.machine.map))
 
-    def _waits_for(self) -> str:
+    def _not_ready_reason(self) -> str:
         """Return one line with the reason why this router is not ready; "" if it is ready."""
         peers, node = self._raft.configuration.peers(), self._config.node.id
         others = sorted(set(peers) - self._connected - {node})
@@ -463,7 +463,7 @@ class RouterService:
             "Times that a node's link was not read until this router had worked off what it sent.",
             lambda: float(self._events.pauses),
         )
-        metrics.explain(self._waits_for)
+        metrics.explain(self._not_ready_reason)
         self._audit.register(metrics)
         metrics.pool("node_links", lambda: self._hub.handshakes.counts)
         metrics.counter(

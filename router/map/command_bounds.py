@@ -52,7 +52,7 @@ MOVE_KINDS = ("shard", "partition", "primary")
 def out_of_range(command: Command, cluster_map: ClusterMap) -> str:
     """Return the part of a command that no map may hold, as a refusal; "" if the command is in range."""
     if isinstance(command, Order):
-        return _long("an order's identifier", command.identifier) or out_of_range(command.command, cluster_map)
+        return _too_long("an order's identifier", command.identifier) or out_of_range(command.command, cluster_map)
     if isinstance(command, Bootstrap):
         return _bootstrap(command)
     if isinstance(command, RegisterNode):
@@ -70,7 +70,7 @@ def out_of_range(command: Command, cluster_map: ClusterMap) -> str:
     if isinstance(command, SetAdminState) and command.state not in ADMIN_STATES:
         return "a node is draining or it is not: no other state is known"
     if isinstance(command, AcceptLoss):
-        return _long("a node's name", command.node)
+        return _too_long("a node's name", command.node)
     return ""
 
 
@@ -85,7 +85,7 @@ def _bootstrap(command: Bootstrap) -> str:
             return f"{name} must be 1 to {most}, not {value}"
     if not (math.isfinite(command.lease_s) and 0 <= command.lease_s <= 3600):
         return f"lease_s must be 0 to 3600, not {command.lease_s}"
-    return _long("a cluster's name", command.cluster) or ("" if command.cluster else "a cluster has a name")
+    return _too_long("a cluster's name", command.cluster) or ("" if command.cluster else "a cluster has a name")
 
 
 def _node(entry: NodeEntry, cluster_map: ClusterMap) -> str:
@@ -99,8 +99,8 @@ def _node(entry: NodeEntry, cluster_map: ClusterMap) -> str:
         return f"weight {entry.weight} is out of range: 1 to {WEIGHT_MAX}"
     if entry.node not in cluster_map.nodes and len(cluster_map.nodes) >= NODES_MAX:
         return f"the map holds {NODES_MAX} nodes: `stratamq cluster forget` removes dead ones"
-    too_long = _long("a node's name", entry.node) or _long("a zone", entry.zone, ZONE_BYTES_MAX)
-    too_long = too_long or _long("an address", entry.address, ADDRESS_BYTES_MAX)
+    too_long = _too_long("a node's name", entry.node) or _too_long("a zone", entry.zone, ZONE_BYTES_MAX)
+    too_long = too_long or _too_long("an address", entry.address, ADDRESS_BYTES_MAX)
     size = len(msgspec.msgpack.encode(entry)) if not too_long else 0
     return too_long or (f"the entry of a node is {size} bytes, at most {NODE_BYTES_MAX}" * (size > NODE_BYTES_MAX))
 
@@ -125,7 +125,7 @@ def _delegation(command: Delegate, cluster_map: ClusterMap) -> str:
         return f"the map holds {DELEGATIONS_MAX} delegations: take one back first"
     if command.depth and command.pin and len(cluster_map.shards) >= SHARDS_MAX:
         return f"the map holds {SHARDS_MAX} shards: no further prefix can be pinned"
-    return _long("a node's name", command.pin)
+    return _too_long("a node's name", command.pin)
 
 
 def _plan(command: StartRebalance, cluster_map: ClusterMap) -> str:
@@ -154,9 +154,9 @@ def _move(move: Move, cluster_map: ClusterMap) -> str:
 
 
 def _names(names: Iterable[str]) -> str:
-    return next(filter(None, (_long("a node's name", name) for name in names)), "")
+    return next(filter(None, (_too_long("a node's name", name) for name in names)), "")
 
 
-def _long(what: str, text: str, most: int = NAME_BYTES_MAX) -> str:
+def _too_long(what: str, text: str, most: int = NAME_BYTES_MAX) -> str:
     size = len(text.encode())
     return f"{what} of {size} bytes is too long: at most {most}" if size > most else ""

@@ -10,7 +10,7 @@ from router.map.commands import StopNodes
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER
 
-__all__ = ["Group", "is_in_group", "outside_group"]
+__all__ = ["Group", "find_non_members", "is_in_group"]
 
 Group = Callable[[], Collection[str]] | None  # returns the members, empty while this router joins; None: use the map
 
@@ -20,7 +20,7 @@ def is_in_group(group: Group, node: str) -> bool:
     return group is None or node in group()
 
 
-def outside_group(group: Group, cluster_map: ClusterMap) -> StopNodes | None:
+def find_non_members(group: Group, cluster_map: ClusterMap) -> StopNodes | None:
     """Return the command that stops live routers outside the group, None if there are none."""
     routers = cluster_map.live(TIER_ROUTER)
     left = {each.node: each.incarnation for each in routers if not each.stops and not is_in_group(group, each.node)}

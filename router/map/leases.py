@@ -60,7 +60,7 @@ class LeaseTable:
         self._waiting.clear()
         self._asked.clear()
 
-    def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0, *, fits: bool = True) -> None:
+    def add_heartbeat(self, peer: str, beat: Heartbeat, now: float = 0.0, *, fits: bool = True) -> None:
         """Queue a heartbeat for a quorum round that starts from now on.
 
         Args:
@@ -68,7 +68,7 @@ class LeaseTable:
         """
         incarnation = (beat.node, beat.incarnation)
         if incarnation not in self._beat_at:
-            self._forget_unheld(beat.node)
+            self._drop_unleased(beat.node)
         self._beat_at[incarnation] = now
         if beat.sizes:
             self._sizes[incarnation] = beat.sizes
@@ -82,7 +82,7 @@ class LeaseTable:
     def _acknowledge(self, incarnation: NodeIncarnation, beat: Heartbeat) -> None:
         self._acknowledged[incarnation] = max(self._acknowledged.get(incarnation, 0), beat.map_epoch)
 
-    def _forget_unheld(self, node: str) -> None:
+    def _drop_unleased(self, node: str) -> None:
         """Drop data of a node's other incarnations without a lease here: their number has no bound."""
         unheld = [each for each in self._beat_at if each[0] == node and each not in self._until]
         for table in (self._acknowledged, self._unreachable, self._beat_at, self._sizes, self._stores_aside):

@@ -27,12 +27,12 @@ def storage_arrived(step: Transition, node: str, *, whole: bool) -> None:
         return
     for number, placement in enumerate(step.before.partitions):
         if node in placement.in_sync:
-            _returned(step, number, placement, node, whole=whole)
+            _place_returned(step, number, placement, node, whole=whole)
         elif node in placement.joining:
             step.place(number, placement.primary, placement.in_sync, _without(placement.joining, node))
 
 
-def _returned(step: Transition, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
+def _place_returned(step: Transition, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
     """Place a partition after an in-sync replica returned as a new incarnation."""
     others = tuple(name for name in placement.in_sync if name != node and step.may_lead(name, placement))
     primary = placement.primary if placement.primary in others else step.select_successor(others) if others else ""
@@ -95,7 +95,7 @@ def _place_first(step: Transition) -> None:
 def place_partitions(step: Transition, command: PlacePartitions) -> str:
     """Apply placements that follow the current ones; others are skipped, or refuse the whole command."""
     for number, entry in command.entries.items():
-        refusal = _misfit(step, number, entry)
+        refusal = _find_misfit(step, number, entry)
         if not refusal:
             step.partitions[number] = entry
         elif not command.each:
@@ -103,7 +103,7 @@ def place_partitions(step: Transition, command: PlacePartitions) -> str:
     return ""
 
 
-def _misfit(step: Transition, number: int, entry: PartitionEntry) -> str:
+def _find_misfit(step: Transition, number: int, entry: PartitionEntry) -> str:
     """Return why a placement does not follow the current one."""
     if not 0 <= number < len(step.before.partitions):
         return f"no partition {number}"

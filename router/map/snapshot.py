@@ -42,7 +42,7 @@ _decoder = msgspec.msgpack.Decoder(RouterState)
 
 def _read(data: Payload) -> RouterState:
     state = _decoder.decode(data)
-    contradiction = _in_map(state.map) or _in_job(state.job, state.map)
+    contradiction = _map_fault(state.map) or _job_fault(state.job, state.map)
     if contradiction or len(state.orders) > ORDERS_MAX:
         raise ValueError(contradiction or f"{len(state.orders)} orders")
     return state
@@ -60,7 +60,7 @@ def decode_snapshot(data: Payload) -> RouterState:
     return _strictly_read(data)
 
 
-def _in_map(cluster_map: ClusterMap) -> str:
+def _map_fault(cluster_map: ClusterMap) -> str:
     """Return why no commands can produce a map, "" if they can."""
     shards = len(cluster_map.shards)
     if cluster_map.cluster and not (cluster_map.partitions and 0 < cluster_map.base_shards <= shards):
@@ -78,7 +78,7 @@ def _in_map(cluster_map: ClusterMap) -> str:
     return ""
 
 
-def _in_job(job: RebalanceJob | None, cluster_map: ClusterMap) -> str:
+def _job_fault(job: RebalanceJob | None, cluster_map: ClusterMap) -> str:
     """Return why no command can start such a rebalance, "" if one can."""
     if job is None:
         return ""

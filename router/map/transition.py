@@ -69,10 +69,10 @@ class Transition:
         return [
             RingNode(entry.node, entry.weight, entry.zone)
             for entry in entries
-            if entry.tier == tier and entry.alive and not entry.admin_state and not self._gives_up(entry)
+            if entry.tier == tier and entry.alive and not entry.admin_state and not self._has_handed_over(entry)
         ]
 
-    def _gives_up(self, entry: NodeEntry) -> bool:
+    def _has_handed_over(self, entry: NodeEntry) -> bool:
         """Whether a node stops and has handed over its roles; without a successor it keeps them until its end."""
         if not entry.stops or entry.tier != TIER_ROUTER or entry.node in self.nodes:
             return entry.stops

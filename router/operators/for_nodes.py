@@ -74,23 +74,23 @@ def for_nodes(arguments: NodeArguments, cluster_map: ClusterMap) -> NodeOrderReq
         )
     if isinstance(arguments, DrainClients):
         order = _text(DrainOrder(arguments.rate, arguments.redirect))
-        return NodeOrderRequest(_named(arguments.node, edges, "edge"), order, arguments.dry_run)
+        return NodeOrderRequest(_select_nodes(arguments.node, edges, "edge"), order, arguments.dry_run)
     if isinstance(arguments, ListenerArguments):
-        return NodeOrderRequest(_named(arguments.node, edges, "edge"), arguments.listener, arguments.dry_run)
+        return NodeOrderRequest(_select_nodes(arguments.node, edges, "edge"), arguments.listener, arguments.dry_run)
     if isinstance(arguments, RetainedClear):
         return NodeOrderRequest(edges[:1], _sent(SendOrder(arguments.topics, retain=True)), arguments.dry_run)
     if isinstance(arguments, MsgSend):
         if arguments.retain and not arguments.payload:
             raise ValueError("an empty retained message takes one away: `retained clear`, which wants the role admin")
         sent = SendOrder([arguments.topic], arguments.payload, arguments.qos, arguments.retain, arguments.expiry_s)
-        return NodeOrderRequest(_named(arguments.node, edges, "edge")[:1], _sent(sent), arguments.dry_run)
+        return NodeOrderRequest(_select_nodes(arguments.node, edges, "edge")[:1], _sent(sent), arguments.dry_run)
     if isinstance(arguments, TraceStart | TraceStop):
         return _trace_order(arguments, cluster_map)
     alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
-    return NodeOrderRequest(_named(arguments.node, alive, "node"), "", arguments.dry_run)
+    return NodeOrderRequest(_select_nodes(arguments.node, alive, "node"), "", arguments.dry_run)
 
 
-def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
+def _select_nodes(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
     """Return the node of a name, or all nodes for an empty name.
 
     Raises:
@@ -117,7 +117,9 @@ def _trace_order(arguments: TraceStart | TraceStop, cluster_map: ClusterMap) -> 
     else:
         order = TraceOrder(arguments.trace)
     there = [entry.node for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)]
-    return NodeOrderRequest(_named(arguments.node, there, "edge or storage node"), _text(order), arguments.dry_run)
+    return NodeOrderRequest(
+        _select_nodes(arguments.node, there, "edge or storage node"), _text(order), arguments.dry_run
+    )
 
 
 def _text(order: DrainOrder | KickOrder | SendOrder | TraceOrder) -> str:

@@ -65,7 +65,7 @@ class NodeOrders:
         self._open: dict[int, _Open] = {}
         self._taken: list[tuple[str, OrderNode, str]] = []
 
-    def pass_on(
+    def forward(
         self,
         now: float,
         requester: str,
@@ -160,15 +160,15 @@ class NodeOrders:
             if answer.error:
                 wrong.setdefault(answer.error, []).append(node)
         if wrong:
-            lines = [f"{_some(nodes)}: {error}" for error, nodes in wrong.items()]
+            lines = [f"{_join_names(nodes)}: {error}" for error, nodes in wrong.items()]
             reply.ok, reply.exit_code, reply.error = False, FAILED, "\n".join(lines[:NAMED_MAX])
         elif silent:
             reply.ok, reply.exit_code = False, PARTIAL
-            reply.error = f"no answer within {ORDER_S:g} s from {_some(silent)}: done there or not"
+            reply.error = f"no answer within {ORDER_S:g} s from {_join_names(silent)}: done there or not"
         self._send_message(order.requester, reply)
 
 
-def _some(nodes: Sequence[str]) -> str:
+def _join_names(nodes: Sequence[str]) -> str:
     """Return node names for a line of text, shortened."""
     more = len(nodes) - NAMED_MAX
     return ", ".join(nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -108,9 +108,9 @@ class PolicyService:
             if proposed.requester is not None:
                 self._answer(now, proposed.requester, outcome)
 
-    def elected(self, now: float, cluster_map: ClusterMap) -> None:
+    def start_leading(self, now: float, cluster_map: ClusterMap) -> None:
         """Start as the leader; commits of former leaders may still have to be applied."""
-        self.waits.elected(now, cluster_map, self.epoch)
+        self.waits.start_leading(now, cluster_map, self.epoch)
         self.is_current = False
 
     def replaced(self, now: float) -> None:

@@ -57,7 +57,7 @@ class SettlementWaits:
         self._proved: set[NodeIncarnation] = set()  # ended, by their own message or by their data folder
         self._check_at = float("inf")  # time of the next check; reset by each change
         self._unreceived: dict[NodeIncarnation, tuple[int, float]] = {}  # missing epoch, and its deadline
-        self._whole: ClusterMap | None = None  # replaced the former map at an unknown time
+        self._replaced_map: ClusterMap | None = None  # replaced the former map at an unknown time
 
     # --- this router's part
 
@@ -71,9 +71,9 @@ class SettlementWaits:
 
         The clock may not have been read yet, so the map counts from the next known time.
         """
-        self._whole = cluster_map
+        self._replaced_map = cluster_map
 
-    def elected(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
+    def start_leading(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
         """Start as the leader without any acknowledgement, with the ends applied so far."""
         self._begin(now)
         self._leads = True
@@ -83,9 +83,9 @@ class SettlementWaits:
 
     def _begin(self, now: float) -> None:
         """Start settling from a replaced map."""
-        if self._whole is None:
+        if self._replaced_map is None:
             return
-        cluster_map, self._whole = self._whole, None
+        cluster_map, self._replaced_map = self._replaced_map, None
         followers = [entry for entry in cluster_map.nodes.values() if entry.tier == TIER_EDGE]
         live = {(entry.node, entry.incarnation): entry.fence_close_s for entry in followers if entry.alive}
         self._settling.begin(now, live, max((entry.fence_close_s for entry in followers), default=0.0))
@@ -103,11 +103,11 @@ class SettlementWaits:
 
     # --- events
 
-    def proved(self, incarnation: NodeIncarnation) -> None:
+    def record_proof(self, incarnation: NodeIncarnation) -> None:
         """Record that an incarnation reported its end, or that its process has provably ended."""
         self._proved.add(incarnation)
 
-    def stepped(self, now: float, delta: MapDelta, before: dict[str, int], epoch: int) -> None:
+    def apply_step(self, now: float, delta: MapDelta, before: dict[str, int], epoch: int) -> None:
         """Record started and ended incarnations of a map step, at every router, at this policy epoch.
 
         Args:

@@ -315,7 +315,7 @@ class RaftNode:
             return
         if self._leader_seen[0] is RaftRole.LEADER and seen[0] is not RaftRole.LEADER:
             # Entries may still commit under the next leader: proposers get that result, or "unknown".
-            self._outcomes.lost_leadership()
+            self._outcomes.fail_proposals()
         self._leader_seen = seen
         if self._on_role is not None:
             self._on_role(*seen)

@@ -136,7 +136,7 @@ class Outcomes:
             else:
                 outcome.set(value)
 
-    def lost_leadership(self) -> None:
+    def fail_proposals(self) -> None:
         """Fail all proposers as "unknown", because this peer no longer sees their commits."""
         for _, outcome in self._proposed.values():
             outcome.fail(Unavailable("unknown"))

@@ -103,7 +103,7 @@ class CachedTopics:
         """Whether a scan of all topics costs more than so many visits."""
         return len(self._holders) + len(self._leaving) > visits
 
-    def leave_one(self, item: "Invalidation[Waiter]", topic: str) -> None:
+    def add_leaving(self, item: "Invalidation[Waiter]", topic: str) -> None:
         """Add a topic to an invalidation."""
         item.topics.append(topic)
         known = self._leaving.get(topic)
@@ -112,7 +112,7 @@ class CachedTopics:
         else:
             known.append(item)
 
-    def leave(self, item: "Invalidation[Waiter]") -> None:
+    def mark_leaving(self, item: "Invalidation[Waiter]") -> None:
         """Mark the topics of an invalidation as leaving."""
         for topic in item.topics:
             known = self._leaving.get(topic)
@@ -121,7 +121,7 @@ class CachedTopics:
             else:
                 known.append(item)
 
-    def left(self, item: "Invalidation[Waiter]", count: int) -> int:
+    def remove_leaving(self, item: "Invalidation[Waiter]", count: int) -> int:
         """Remove up to ``count`` topics of a completed invalidation; return their number."""
         start = max(0, len(item.topics) - count)
         topics = item.topics[start:]
@@ -142,7 +142,7 @@ class CachedTopics:
                 found.update((id(item), item) for item in items if not item.is_complete)
         return list(found.values())
 
-    def forget_edge(self, edge: str) -> None:
+    def remove_edge(self, edge: str) -> None:
         """Drop the bit of an edge whose incarnation ended."""
         self._live &= ~self._bits.pop(edge, 0)
 

@@ -52,7 +52,7 @@ class SenderMessages(Generic[M]):
         self._octets -= octets
         return peer, message
 
-    def forget(self, chosen: Callable[[str, M], bool]) -> None:
+    def drop(self, chosen: Callable[[str, M], bool]) -> None:
         """Drop the messages that ``chosen`` selects."""
         self._items = deque(item for item in self._items if not chosen(item[0], item[1]))
         self._octets = sum(octets for _, _, octets in self._items)

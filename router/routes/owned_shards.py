@@ -78,9 +78,9 @@ class OwnedShards:
                 )
                 self._touched.add(number)
 
-    def stepped(self, delta: MapDelta) -> None:
+    def apply_step(self, delta: MapDelta) -> None:
         """Apply a map step to the partitions' valid senders."""
-        self._senders.stepped(delta)
+        self._senders.apply_step(delta)
 
     def replaced(self, cluster_map: ClusterMap) -> None:
         """Rebuild the partitions' valid senders from a replaced map."""
@@ -187,7 +187,7 @@ class OwnedShards:
                 continue
             shard.tick(now)
             self._touched.add(number)
-            edges, partitions = shard.waited_for(now, patience_s)
+            edges, partitions = shard.find_unanswered(now, patience_s)
             waited |= edges | {cluster_map.partitions[partition].primary for partition in partitions}
         return waited
 

@@ -39,7 +39,7 @@ class RouteSenders:
             number: (placement.primary, placement.epoch) for number, placement in enumerate(cluster_map.partitions)
         }
 
-    def stepped(self, delta: MapDelta) -> None:
+    def apply_step(self, delta: MapDelta) -> None:
         """Apply one step of the map."""
         for number, placement in delta.partitions.items():
             known, since = self._primaries.get(number, ("", 0))

@@ -127,7 +127,7 @@ class RouteShard:
         reported += [f"topics of {edge}" for edge in sorted(self.unregistered)]
         return reported + [f"invalidations at {edge}" for edge in sorted(dropping)]
 
-    def waited_for(self, now: float, patience_s: float) -> tuple[set[str], set[int]]:
+    def find_unanswered(self, now: float, patience_s: float) -> tuple[set[str], set[int]]:
         """Return the edges and partitions that are awaited for longer than ``patience_s``."""
         edges = {edge for item in self._invalidations.values() if now - item.since > patience_s for edge in item.edges}
         if now - self._began <= patience_s:
@@ -172,7 +172,7 @@ class RouteShard:
         """Answer the first topics that fit a frame, and record that the edge caches them."""
         if self.collecting or self._held:
             if request.kept:  # a repeated registration replaces the former: only the last answer is used
-                self._held.forget(lambda peer, item: peer == edge and item.kept)
+                self._held.drop(lambda peer, item: peer == edge and item.kept)
             self._held.append(edge, request)
             return
         self._resolve(edge, request)
@@ -206,7 +206,7 @@ class RouteShard:
 
     def add(self, peer: str, request: AddRoutes) -> None:
         """Add routes; the reply is sent when every matching cached answer is invalidated."""
-        if self._waits_to_add or self._held_adds:
+        if self._must_hold_adds or self._held_adds:
             self._held_adds.append(peer, request)
         else:
             self._add(peer, request)
@@ -318,7 +318,7 @@ class RouteShard:
         """Whether ``run_slice`` has work."""
         if self._searches or self._completed or self._removed or self.sender_routes.has_leaving:
             return True
-        return bool((self._held and not self.collecting) or (self._held_adds and not self._waits_to_add))
+        return bool((self._held and not self.collecting) or (self._held_adds and not self._must_hold_adds))
 
     def run_slice(self, visits: int) -> int:
         """Do one slice of work; return the number of visited topics and filters."""
@@ -330,7 +330,7 @@ class RouteShard:
                 self._searches.popleft()
                 self._complete_search(search)
         while self._completed and done < visits:
-            left = self.cached.left(self._completed[0], visits - done)
+            left = self.cached.remove_leaving(self._completed[0], visits - done)
             done += max(1, left)
             if not self._completed[0].topics:
                 self._completed.popleft()
@@ -372,21 +372,21 @@ class RouteShard:
         item.is_complete = True
         for waiter in item.waiters:
             self._count_down(waiter)
-        if self.cached.left(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
+        if self.cached.remove_leaving(item, LEAVING_AT_ONCE) == LEAVING_AT_ONCE:
             self._completed.append(item)
 
     def _count_down(self, waiter: _Waiter) -> None:
         waiter.left -= 1
         assert waiter.left >= 0, "an unknown invalidation was acknowledged"
         if not waiter.left:
-            assert not self._waits_to_add, "only a serving shard acknowledges routes"
+            assert not self._must_hold_adds, "only a serving shard acknowledges routes"
             self._sends.append((waiter.peer, waiter.reply))
 
     def _order(self, edges: list[str], topic_filters: list[str], topics: list[str]) -> Invalidation[_Waiter]:
         self._next_invalidation += 1
         item: Invalidation[_Waiter] = Invalidation(set(edges), topic_filters, topics, self.now)
         self._invalidations[self._next_invalidation] = item
-        self.cached.leave(item)
+        self.cached.mark_leaving(item)
         for edge in edges:
             self._sends.append((edge, Invalidate(self._next_invalidation, self.number, self.epoch, topic_filters)))
         return item
@@ -425,15 +425,15 @@ class RouteShard:
         self.sender_routes.sender_dead(sender_of(edge, -1))
         self._unreported.discard(sender_of(edge, -1))
         self.unregistered.discard(edge)
-        self.cached.forget_edge(edge)
+        self.cached.remove_edge(edge)
         for held in (self._held, self._held_adds):
-            held.forget(lambda peer, _: peer == edge)
+            held.drop(lambda peer, _: peer == edge)
         for number in [number for number, item in self._invalidations.items() if edge in item.edges]:
             self.invalidated(edge, Invalidated(number, self.number, self.epoch))
         self._retry()
 
     @property
-    def _waits_to_add(self) -> bool:
+    def _must_hold_adds(self) -> bool:
         return self.collecting or bool(self.unregistered)
 
     def _retry(self) -> None:
@@ -445,7 +445,7 @@ class RouteShard:
         began = self.steps
         while self._held and not self.collecting and self.steps - began < steps:
             self._resolve(*self._held.popleft())
-        while self._held_adds and not self._waits_to_add and self.steps - began < steps:
+        while self._held_adds and not self._must_hold_adds and self.steps - began < steps:
             peer, request = self._held_adds.popleft()
             if isinstance(request, AddRoutes):
                 self._add(peer, request)

@@ -76,10 +76,10 @@ class FilterSearch(Generic[Waiter]):
                 done += self._build(self._trie, visits - done)
                 continue
             index: TopicIndex[Any] = self._cached.leaving_topics if self._leaving else self._cached.held_topics
-            found, looked = self._page(index, visits - done)
-            done += looked
+            found, visited = self._page(index, visits - done)
+            done += visited
             for topic in found:
-                self._found(topic)
+                self._add_found(topic)
         return done
 
     def _build(self, trie: TopicTrie, count: int) -> int:
@@ -101,10 +101,10 @@ class FilterSearch(Generic[Waiter]):
         self._at += 1
         return [topic for topic, _ in pairs], len(pairs) + 1
 
-    def _found(self, topic: str) -> None:
+    def _add_found(self, topic: str) -> None:
         if not self._leaving:
             self.holders |= self._cached.edges_of(self._cached.take_one(topic))
-            self._cached.leave_one(self.item, topic)
+            self._cached.add_leaving(self.item, topic)
             return
         for item in self._cached.leaving_topics.get(topic) or ():
             if item is not self.item:

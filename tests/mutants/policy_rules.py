@@ -168,8 +168,8 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a router notes no death before it leads",
-        "router/policy/verb_waits.py SettlementWaits.stepped",
-        _wrapped(SettlementWaits, "stepped", _deaths_of_the_leader),
+        "router/policy/verb_waits.py SettlementWaits.apply_step",
+        _wrapped(SettlementWaits, "apply_step", _deaths_of_the_leader),
         _W.test_c5_leader_changes_during_the_fence_time,
         "tests/simulation/test_policy.py, C5",
         10.0,

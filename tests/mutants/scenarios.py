@@ -176,7 +176,7 @@ def _leases() -> tuple[LeaseTable, ClusterMap]:
 
 
 def _beat(leases: LeaseTable, now: float) -> int:
-    leases.arrived("e1", Heartbeat("e1", 1, now, 0), now)
+    leases.add_heartbeat("e1", Heartbeat("e1", 1, now, 0), now)
     context = leases.next_round()
     assert context is not None
     return context
@@ -202,7 +202,7 @@ def map_is_settled_when_everybody_says_so() -> None:
     leases, cluster_map = _leases()
     cluster_map.nodes["e2"] = _edge("e2")
     cluster_map.epoch = 9
-    leases.arrived("e1", Heartbeat("e1", 1, 100.0, 9), 100.0)
+    leases.add_heartbeat("e1", Heartbeat("e1", 1, 100.0, 9), 100.0)
     assert leases.settled_epoch(cluster_map) == 0
 
 

@@ -74,22 +74,22 @@ def test_early_messages_are_limited_per_node_across_incarnations() -> None:
     """Regression: five incarnations of one name used all places, so that registering nodes had none."""
     early = EarlyMessages()
     lives = [PeerKey("e9", "edge", life) for life in range(1, 6)]
-    kept = [early.keep(0.0, life, Resolve(at, 0, 1, ["t"]), 100) for life in lives for at in range(NAME_MAX // 5 + 2)]
+    kept = [early.add(0.0, life, Resolve(at, 0, 1, ["t"]), 100) for life in lives for at in range(NAME_MAX // 5 + 2)]
     assert kept == [True] * NAME_MAX + [False] * 10
     other = PeerKey("e8", "edge", 1)
-    assert early.keep(1.0, other, FollowPolicy(0), 10)
-    assert not early.keep(1.0, other, FollowPolicy(0), NAME_BYTES_MAX)
+    assert early.add(1.0, other, FollowPolicy(0), 10)
+    assert not early.add(1.0, other, FollowPolicy(0), NAME_BYTES_MAX)
     assert early.peers() == [*lives, other]
     assert len(early.take_late(EARLY_S + 0.5)) == NAME_MAX
-    assert early.keep(9.0, lives[0], FollowPolicy(0), 10) and early.take(lives[0]) == [FollowPolicy(0)]
+    assert early.add(9.0, lives[0], FollowPolicy(0), 10) and early.take(lives[0]) == [FollowPolicy(0)]
     assert early.take(other) == [FollowPolicy(0)] and len(early) == 0 and early.take(other) == []
 
 
 def test_early_messages_are_limited_in_bytes_per_node() -> None:
     early = EarlyMessages()
-    kept = [early.keep(0.0, PeerKey("e9", "edge", life), FollowPolicy(0), NAME_BYTES_MAX // 2) for life in range(3)]
+    kept = [early.add(0.0, PeerKey("e9", "edge", life), FollowPolicy(0), NAME_BYTES_MAX // 2) for life in range(3)]
     assert kept == [True, True, False]
-    assert early.keep(0.0, PeerKey("e8", "edge", 1), FollowPolicy(0), NAME_BYTES_MAX)
+    assert early.add(0.0, PeerKey("e8", "edge", 1), FollowPolicy(0), NAME_BYTES_MAX)
 
 
 def test_messages_of_one_frame_share_its_bytes() -> None:

@@ -114,7 +114,7 @@ def test_messages_waiting_for_reports_are_bounded_in_bytes() -> None:
     for number in range(HELD_MAX + 5):
         small.append("e1", RemoveRoutes(0, 1, -1, 1, number, []))
     assert (len(small), small.dropped) == (HELD_MAX, 5)
-    small.forget(lambda peer, _: peer == "e1")
+    small.drop(lambda peer, _: peer == "e1")
     assert not small
 
 

@@ -55,7 +55,7 @@ class Cluster:
                 primaries = [at for at, entry in enumerate(self.map.partitions) if entry.primary == node]
                 sizes = {at: (self.keys.get(at, 0), 0) for at in primaries if node not in self.silent}
                 beat = Heartbeat(node, incarnation, self.now, self.map.epoch, sizes=sizes)
-                self.leases.arrived(node, beat, self.now)
+                self.leases.add_heartbeat(node, beat, self.now)
             self.late.check(self.now)
             self.runner.tick(self.now)
             commands, self.queue[:] = list(self.queue), []

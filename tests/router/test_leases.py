@@ -25,10 +25,10 @@ def beat(epoch: int = 5, incarnation: int = 1) -> Heartbeat:
 def test_heartbeat_is_answered_by_a_round_that_began_after_it() -> None:
     """All queued heartbeats share a round, but never a later one."""
     leases = table()
-    leases.arrived("e1", beat())
+    leases.add_heartbeat("e1", beat())
     first = leases.next_round()
     assert first is not None
-    leases.arrived("e1", beat())
+    leases.add_heartbeat("e1", beat())
     assert [granted for _, _, granted in leases.round_done(1.0, first, one_edge())] == [True]
     second = leases.next_round()
     assert second is not None and second != first
@@ -43,12 +43,12 @@ def test_repeated_heartbeats_of_an_incarnation_are_one() -> None:
     """
     leases = table()
     for number in range(1_000):
-        leases.arrived("e1", Heartbeat("e1", 1, float(number), 5))
+        leases.add_heartbeat("e1", Heartbeat("e1", 1, float(number), 5))
     first = leases.next_round()
     assert first is not None
     assert [beat.sent_at for _, beat, _ in leases.round_done(1.0, first, one_edge())] == [999.0]
     for incarnation in range(2, 50):
-        leases.arrived("e1", Heartbeat("e1", incarnation, 0.0, 5, sizes={0: (1, incarnation)}))
+        leases.add_heartbeat("e1", Heartbeat("e1", incarnation, 0.0, 5, sizes={0: (1, incarnation)}))
     assert [bool(leases.sizes(("e1", incarnation))) for incarnation in (2, 48, 49)] == [False, False, True]
     assert leases.acknowledged(("e1", 1)) == 5
 
@@ -56,7 +56,7 @@ def test_repeated_heartbeats_of_an_incarnation_are_one() -> None:
 def test_lease_counts_from_the_answer_plus_a_margin() -> None:
     """It ends two seconds and a tenth after the round, not after the heartbeat."""
     leases = table()
-    leases.arrived("e1", beat())
+    leases.add_heartbeat("e1", beat())
     context = leases.next_round()
     assert context is not None
     leases.round_done(1.5, context, one_edge())
@@ -67,7 +67,7 @@ def test_lease_counts_from_the_answer_plus_a_margin() -> None:
 
 def test_failed_round_answers_no_heartbeat() -> None:
     leases = table()
-    leases.arrived("e1", beat())
+    leases.add_heartbeat("e1", beat())
     context = leases.next_round()
     assert context is not None
     leases.round_failed(context)
@@ -86,7 +86,7 @@ def test_stopped_lease_is_not_renewed() -> None:
     leases = table()
     leases.stop(("e1", 1))
     assert leases.ending
-    leases.arrived("e1", beat())
+    leases.add_heartbeat("e1", beat())
     context = leases.next_round()
     assert context is not None
     assert [granted for _, _, granted in leases.round_done(1.0, context, one_edge())] == [False]
@@ -99,7 +99,7 @@ def test_epoch_settles_after_every_live_node_acknowledged_it() -> None:
     """Dead nodes do not count."""
     leases = table()
     assert leases.settled_epoch(one_edge()) == 0
-    leases.arrived("e1", beat(epoch=4))
+    leases.add_heartbeat("e1", beat(epoch=4))
     assert leases.settled_epoch(one_edge()) == 4
     assert leases.settled_epoch(one_edge(NodeState.DEAD)) == 5
 
@@ -107,9 +107,9 @@ def test_epoch_settles_after_every_live_node_acknowledged_it() -> None:
 def test_complaints_are_the_last_reports_of_live_nodes() -> None:
     """An empty list withdraws a complaint."""
     leases = table()
-    leases.arrived("e1", Heartbeat("e1", 1, 0.0, 5, ["r1"]))
+    leases.add_heartbeat("e1", Heartbeat("e1", 1, 0.0, 5, ["r1"]))
     assert leases.complaints(one_edge()) == {"e1": ("r1",)}
-    leases.arrived("e1", beat())
+    leases.add_heartbeat("e1", beat())
     assert leases.complaints(one_edge()) == {}
 
 
@@ -126,7 +126,7 @@ def test_the_next_deadline_follows_every_change_of_the_table() -> None:
             one = (rng.choice(["e1", "e2", "e3"]), 1)
             verb = rng.choice(["beat", "join", "leave", "over", "failed", "look"])
             if verb == "beat" and one[0] in alive:
-                leases.arrived(one[0], Heartbeat(*one, now, 1), now)
+                leases.add_heartbeat(one[0], Heartbeat(*one, now, 1), now)
                 context = leases.next_round()
                 assert context is not None
                 leases.round_done(now, context, live(alive, epoch))

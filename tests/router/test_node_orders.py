@@ -29,7 +29,7 @@ class OrdersRouter:
         self.orders = NodeOrders(lambda node, message: self.sent.append((node, message)))
 
     def pass_on(self, *nodes: str, verb: str = "client kick", dry_run: bool = False) -> None:
-        self.orders.pass_on(
+        self.orders.forward(
             1.0, ASKER, Operator(OperatorRole.OPERATOR, "ann"), Admin(7, verb), nodes, "c1", dry_run=dry_run
         )
 

@@ -68,7 +68,7 @@ class Group:
         """Run a round: heartbeats acknowledge the map, the runner proposes, commands commit, primaries promote."""
         self.now += 0.1
         for node, incarnation in live_incarnations(self.map):
-            self.leases.arrived(node, Heartbeat(node, incarnation, self.now, self.map.epoch), self.now)
+            self.leases.add_heartbeat(node, Heartbeat(node, incarnation, self.now, self.map.epoch), self.now)
         self.runner.tick(self.now)
         commands, self.queue[:] = list(self.queue), []
         for command in commands:

@@ -374,5 +374,5 @@ def test_unanswered_invalidation_is_repeated_and_reported() -> None:
     assert owner.take() == []
     owner.shard.tick(11.5)
     assert [node for node, message in owner.take() if isinstance(message, Invalidate)] == ["e1"]
-    assert owner.shard.waited_for(13.0, 4.0) == (set(), set())
-    assert owner.shard.waited_for(14.5, 4.0) == ({"e1"}, set())
+    assert owner.shard.find_unanswered(13.0, 4.0) == (set(), set())
+    assert owner.shard.find_unanswered(14.5, 4.0) == ({"e1"}, set())
