@@ -1,14 +1,15 @@
-"""Access: decide which client a connection is, what it may do, how much of it, and which verb an operator may give.
+"""Access: authenticates clients, authorizes them and operators' verbs, and limits their use.
 
-Owns: Rules and authenticators with their chain, limits of addresses and names, the replicated policy, verbs of
-operators and their audit.
+Owns: rules, authenticators with their chain, limits per address and name, the replicated policy, verbs of operators and
+their audit log.
 
-Doors: ``rules`` decides what a client may do, ``identity`` which client it is, ``limits`` how much, ``policy`` keeps
-users, roles, bans and revocations for the whole cluster, ``operators`` knows the verbs; ``files`` reads the files of an
-operator.
+Entry points: ``rules`` authorizes clients, ``identity`` authenticates them, ``limits`` bounds their use. ``policy``
+stores users, roles, bans and revocations of the whole cluster, ``operators`` defines the verbs, ``files`` reads
+operators' files.
 
-Always holds: Deny is the only fallback: no setting, error, empty file or missing backend widens a right. Nothing here
-waits, opens a socket, reads a clock or rolls dice, but for ``operators.audit_file``, a shell that writes the audit.
+Invariant: Deny is the only fallback: no setting, error, empty file or missing backend widens a right. Except for
+``operators.audit_file``, a shell that writes the audit log, code here never waits, opens a socket, reads a clock or
+uses randomness.
 
 May import: wire, mqtt and conf.
 """

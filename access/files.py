@@ -1,7 +1,7 @@
-"""Bounded reads of files that decide who has access, and the one error of their mistakes.
+"""Bounded reads of files that control access, and the error type for their mistakes.
 
-A file is read whole or refused whole. A folder, a pipe, a device, a file that others may write or, where it holds
-secrets, read, and a file above its bound are refused before their content is looked at.
+A file is read completely or refused. A folder, a pipe, a device, a file that others can write (or read, if it holds
+secrets), and a file above its bound are refused unread.
 """
 
 import os
@@ -14,16 +14,16 @@ from conf.errors import ExitCode, UserError
 __all__ = ["AccessFileError", "read_access_file", "read_secret", "text_lines"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-DIFFERENT_BYTES_MIN = 8  # 32 random bytes have some 30, 32 random hexadecimal letters have some 14
+DIFFERENT_BYTES_MIN = 8  # 32 random bytes have about 30 different values, 32 random hexadecimal letters about 14
 
 
 class AccessFileError(UserError):
-    """A file that decides access is unusable as a whole: one line for an operator.
+    """An unusable file that controls access: one line for an operator.
 
     Args:
         path: The file.
-        line: Number of the line with the mistake, from 1; 0 if the mistake is in no line.
-        text: The mistake and its remedy; must quote nothing of the file, because the file may hold secrets.
+        line: Number of the line with the mistake, from 1; 0 if no line has it.
+        text: The mistake and its remedy; must not quote the file, which may hold secrets.
     """
 
     def __init__(self, path: Path, line: int, text: str) -> None:
@@ -34,21 +34,22 @@ class AccessFileError(UserError):
 
 
 def read_access_file(path: Path, bytes_max: int, secret: bool = False) -> bytes:
-    """Return a file's content; a symbolic link is followed, because mounted secrets are links.
+    """Return a file's content; symbolic links are followed, because mounted secrets are links.
 
     Args:
         path: The file.
         bytes_max: A longer file is refused unread.
-        secret: The file may be read by its owner and group only.
+        secret: Only its owner and group may read the file.
+
     Raises:
-        AccessFileError: It is missing, unreadable, no regular file, too long, or open to others.
+        AccessFileError: It is missing, unreadable, not a regular file, too long, or accessible to others.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold the process
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the process
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise AccessFileError(path, 0, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
-        _judge(path, os.fstat(descriptor), bytes_max, secret)
+        _check_file(path, os.fstat(descriptor), bytes_max, secret)
         content = bytearray()
         while len(content) <= bytes_max and (piece := os.read(descriptor, bytes_max + 1 - len(content))):
             content += piece
@@ -56,17 +57,17 @@ def read_access_file(path: Path, bytes_max: int, secret: bool = False) -> bytes:
         raise AccessFileError(path, 0, f"cannot be read: {error.strerror or error}") from None
     finally:
         os.close(descriptor)
-    if len(content) > bytes_max:  # it grew, or lies in a file system that knows no sizes
+    if len(content) > bytes_max:  # it grew, or its file system reports no sizes
         raise AccessFileError(path, 0, f"is longer than {bytes_max} bytes")
     return bytes(content)
 
 
 def read_secret(path: Path, bytes_max: int) -> bytes:
-    """Return the content of a file that holds one secret and nothing else.
+    """Return the content of a file with one secret only.
 
     Raises:
-        AccessFileError: As ``read_access_file``; or anybody could guess it: the zeros that a crash left in the place of
-            a content, one letter again and again, comments alone.
+        AccessFileError: As ``read_access_file``; or the secret can be guessed: zeros after a crash, one repeated
+            letter, only comments.
     """
     content = read_access_file(path, bytes_max, secret=True)
     lines = content.split(b"\n")
@@ -78,7 +79,7 @@ def read_secret(path: Path, bytes_max: int) -> bytes:
     return content
 
 
-def _judge(path: Path, status: os.stat_result, bytes_max: int, secret: bool) -> None:
+def _check_file(path: Path, status: os.stat_result, bytes_max: int, secret: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise AccessFileError(path, 0, f"is {kind}; name a file")
@@ -92,20 +93,20 @@ def _judge(path: Path, status: os.stat_result, bytes_max: int, secret: bool) -> 
 
 
 def text_lines(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and texts of a file's lines without their ends; empty lines too.
+    """Yield the number, from 1, and text of each line without its end; empty lines too.
 
-    Lines end at LF or CRLF. Other characters that some programs end lines at are refused: two readers of one file must
-    see the same lines.
+    Lines end at LF or CRLF. Other characters that some programs treat as line ends are refused: all readers of a file
+    must see the same lines.
 
     Raises:
-        AccessFileError: A byte order mark, a line that is no UTF-8, or one with a control character but tab.
+        AccessFileError: A byte order mark, a line that is not UTF-8, or one with a control character except tab.
     """
     if content.startswith(BYTE_ORDER_MARK):
         raise AccessFileError(path, 1, "begins with a byte order mark; save the file as UTF-8 without one")
     *lines, rest = content.split(b"\n")
     lines = [line.removesuffix(b"\r") for line in lines]
     if rest:
-        lines.append(rest)  # without an end: a CR there is none
+        lines.append(rest)  # no line end: a CR is not part of one
     for number, line in enumerate(lines, 1):
         try:
             text = line.decode()

@@ -1,7 +1,7 @@
-"""Addresses as limits and bans see them: the key that one counts under, and sets of networks.
+"""Addresses for limits and bans: the key of an address, and sets of networks.
 
-An IPv4 address counts alone; an IPv6 address counts with its /64, because a host commonly has all of one. An IPv4
-address that is written as IPv6 (::ffff:192.0.2.1) is the IPv4 address.
+An IPv4 address is its own key; an IPv6 address counts with its /64, because a host commonly has all of one. An IPv4
+address in IPv6 notation (::ffff:192.0.2.1) is the IPv4 address.
 """
 
 import ipaddress
@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 __all__ = ["Networks", "Number", "TrustedNetworks", "address_key", "host_of", "parse_address", "parse_network"]
 
-RECENT_MAX = 4_096  # texts whose numbers are known: a CONNECT asks for its own some five times
-V6_PREFIX_BITS = 64  # of an IPv6 address that count: the smallest network that a provider gives
+RECENT_MAX = 4_096  # cached texts: a CONNECT parses its own address about five times
+V6_PREFIX_BITS = 64  # counted bits of an IPv6 address: the smallest network that a provider assigns
 
 Number = tuple[int, int]  # IP version, the address as an integer
 V = TypeVar("V")
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 @lru_cache(maxsize=RECENT_MAX)
 def parse_address(text: str) -> Number | None:
-    """Return an address as numbers, None for a text that is none (a local socket, a host's name)."""
+    """Return an address as numbers, None if the text is not one (a local socket, a host's name)."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -30,15 +30,15 @@ def parse_address(text: str) -> Number | None:
 
 
 def parse_network(text: str) -> tuple[int, int, int]:
-    """Return (IP version, first address, prefix bits) of a network; an address alone is the network of itself.
+    """Return (IP version, first address, prefix bits) of a network; a single address is a network of one.
 
     Raises:
-        ValueError: The text is no network, or has bits set behind its prefix; one line that quotes the text.
+        ValueError: The text is not a network, or has bits set after its prefix; one line that quotes the text.
     """
     try:
         network = ipaddress.ip_network(text, strict=True)
     except ValueError:
-        raise ValueError(f"{text[:64]!r} is no network such as 192.0.2.0/24 or 2001:db8::/32") from None
+        raise ValueError(f"{text[:64]!r} is not a network such as 192.0.2.0/24 or 2001:db8::/32") from None
     first, bits = network.network_address, network.prefixlen
     mapped = first.ipv4_mapped if isinstance(first, ipaddress.IPv6Address) else None
     if mapped is not None and bits >= 96:
@@ -48,7 +48,7 @@ def parse_network(text: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=RECENT_MAX)
 def address_key(text: str) -> str:
-    """Return the key that an address counts under; all texts that are no address share one key."""
+    """Return the key under which an address counts; all texts that are not addresses share one key."""
     number = parse_address(text)
     if number is None:
         return ""
@@ -65,7 +65,7 @@ def host_of(address: str) -> str:
 
 
 class Networks(Generic[V]):
-    """Values by network; a look-up costs one step for each prefix length that occurs, however many there are."""
+    """Values by network; a lookup takes one step for each prefix length in use, however many networks there are."""
 
     def __init__(self) -> None:
         self._tables: dict[int, dict[int, dict[int, V]]] = {4: {}, 6: {}}  # version -> bits -> first address -> value
@@ -79,10 +79,10 @@ class Networks(Generic[V]):
         version, first, bits = parse_network(network)
         tables = self._tables[version]
         tables.setdefault(bits, {})[first] = value
-        self._tables[version] = dict(sorted(tables.items(), reverse=True))  # the longest prefix first
+        self._tables[version] = dict(sorted(tables.items(), reverse=True))  # longest prefix first
 
     def remove(self, network: str) -> None:
-        """Remove a network; one that is not there is passed by.
+        """Remove a network; a missing one is ignored.
 
         Raises:
             ValueError: See ``parse_network``.
@@ -94,7 +94,7 @@ class Networks(Generic[V]):
             self._tables[version].pop(bits, None)
 
     def covering(self, address: str) -> Iterable[V]:
-        """Yield the values of the networks that an address lies in, the longest prefix first."""
+        """Yield the values of the networks that contain an address, longest prefix first."""
         number = parse_address(address)
         if number is None:
             return
@@ -108,10 +108,10 @@ class Networks(Generic[V]):
 
 
 class TrustedNetworks:
-    """The networks of ``proxy_trusted``: many clients stand behind one such address, so none of them is counted.
+    """The networks of ``proxy_trusted``: many clients share such an address, so it is not counted.
 
     Raises:
-        ValueError: A text is no network.
+        ValueError: A text is not a network.
     """
 
     def __init__(self, networks: Iterable[str] = ()) -> None:

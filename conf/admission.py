@@ -1,27 +1,26 @@
-"""Admission of unauthenticated connections: which of them a port keeps while the number of places is limited.
+"""Admission of unauthenticated connections: which of them a port keeps when its slots are used up.
 
-Sans-IO, and the same for every port of the product. A connection holds a place from accept until it has authenticated,
-or has ended. Connections of known addresses (`KnownAddresses`) and those of all others have half of the places each,
-so that neither can fill the other half.
+Sans-IO, and the same for every port of the product. A connection has a slot from accept until it is authenticated or
+closed. Connections of known addresses (`KnownAddresses`) and those of all others have half of the slots each, so that
+neither can fill the other half.
 
-Where an address has its whole share, its oldest silent connection makes room for a newcomer, or its oldest one beyond
-``patience_s``. Where a half is full, the first of these does:
+If an address has used its share, its oldest silent connection is displaced by the new one, or its oldest one beyond
+``patience_s``. If a half is full, the first applicable rule selects the connection to displace:
 
-1. the oldest silent connection of the address with most places, if these are two or more
-2. the oldest silent connection, if it was accepted ``FIRST_BYTE_S`` ago or earlier
-3. the oldest connection of the address with most places, if that has two more than the newcomer's address; also if
-   the newcomer's address has places, and otherwise the next rule would hold
+1. the oldest silent connection of the address with most slots, if it has at least two
+2. the oldest silent connection, if it was accepted at least ``FIRST_BYTE_S`` ago
+3. the oldest connection of the address with most slots, if it has at least two more than the new connection's address;
+also if the new connection's address has slots, and otherwise the next rule would apply
 4. the oldest silent connection
 5. the oldest connection, if it is older than ``patience_s``
 
-So connections that a few addresses open again and again displace no newcomer whose first byte is on its way.
+So reconnects from a few addresses displace no new connection whose first byte is in transit.
 
-A connection is silent until its first byte came. The newcomer is refused only where no rule finds a connection. An IPv4
-address counts alone, an IPv6 address with its /64 (``conf/addresses.py``). A known address has no share of its own: all
-nodes of a test cluster may have one address. Dropping from the longest queue: McKenney, "Stochastic Fairness Queueing",
-1990.
+A connection is silent until its first byte arrives. A new connection is refused only if no rule applies. An IPv4
+address counts alone, an IPv6 address with its /64 (``conf/addresses.py``). A known address has no share: all nodes of a
+test cluster may have one address. Dropping from the longest queue: McKenney, "Stochastic Fairness Queueing", 1990.
 
-`POOLS` lists every pool of the product; docs/security.md names the test that attacks each of them.
+`POOLS` lists every pool of the product; docs/security.md names the attack test of each.
 """
 
 from collections import Counter, OrderedDict
@@ -41,9 +40,9 @@ __all__ = [
 ]
 
 FIRST_BYTE_S = 1.0  # from accept to the first byte
-KNOWN_S = 86_400.0  # for which an address is known after an authentication
+KNOWN_S = 86_400.0  # time for which an address is known after an authentication
 KNOWN_MAX = 65_536  # addresses
-PER_NAME_MAX = 8  # addresses of one authenticated name: one user cannot displace those of all others
+PER_NAME_MAX = 8  # addresses of one authenticated name: one user cannot displace all others
 
 T = TypeVar("T")
 
@@ -53,9 +52,9 @@ class PoolBounds(NamedTuple):
 
     Attributes:
         places_max: Connections; half of them for known addresses.
-        share_max: Connections of one address that is not known.
-        first_byte_s: A connection that is silent for longer is ended; 0: it may be silent until its deadline.
-        patience_s: Younger connections that have sent something are not displaced, except of the address with most.
+        share_max: Connections of one unknown address.
+        first_byte_s: A connection that is silent for longer is closed; 0: only its deadline applies.
+        patience_s: Younger connections that have sent data are not displaced, except of the address with most.
     """
 
     places_max: int
@@ -67,11 +66,11 @@ class PoolBounds(NamedTuple):
 POOLS: dict[str, PoolBounds] = {
     "node_links": PoolBounds(512, 8),  # router, storage: before HELLO
     "edge_links": PoolBounds(256, 8),  # edge: the same
-    "edge_clients": PoolBounds(32_768, 16_384, 0.0, 5.0),  # edge: clients that have not authenticated
+    "edge_clients": PoolBounds(32_768, 16_384, 0.0, 5.0),  # edge: unauthenticated clients
     "federation_links": PoolBounds(128, 8, patience_s=3.0),  # agents: TLS and HELLO, over satellites too
-    "balancer_arrivals": PoolBounds(32_768, 16_384, 0.0, 5.0),  # balancer: clients whose first bytes are read
+    "balancer_arrivals": PoolBounds(32_768, 16_384, 0.0, 5.0),  # balancer: clients whose first bytes are being read
     "dtls_handshakes": PoolBounds(1_024, 64, 0.0, 3.0),  # UDP gateway: DTLS handshakes behind their cookie
-    "gossip_exchanges": PoolBounds(64, 4),  # every node: TCP exchanges that have not proven the key
+    "gossip_exchanges": PoolBounds(64, 4),  # every node: TCP exchanges without proof of the key
     "admin_connections": PoolBounds(1_024, 32, 15.0),  # HTTP service: connections without an authenticated request
     "admin_requests": PoolBounds(256, 32, 0.0),  # HTTP service: requests before the caller is known
     "node_pages": PoolBounds(128, 16, 75.0, 0.0),  # every node: connections to its pages of metrics and health
@@ -79,32 +78,33 @@ POOLS: dict[str, PoolBounds] = {
 
 
 class KnownAddresses:
-    """Addresses of the cluster's own nodes, and those from which somebody authenticated within the last day.
+    """Addresses of the cluster's nodes, and those with an authentication within the last day.
 
-    Only a successful authentication adds an address, a name adds ``PER_NAME_MAX`` at most, and the table has a bound:
-    the name that authenticated longest ago is forgotten first.
+    Only a successful authentication adds an address, a name adds at most ``PER_NAME_MAX``, and the table is bounded:
+    the least recently authenticated name is removed first.
 
     Args:
-        seconds: For which an address is known.
+        seconds: Time for which an address is known.
         addresses_max: Bound of the table.
     """
 
     def __init__(self, seconds: float = KNOWN_S, addresses_max: int = KNOWN_MAX) -> None:
         self._seconds, self._max = seconds, addresses_max
-        self._fixed: dict[str, frozenset[str]] = {}  # source -> keys that configuration or the map names
-        self._by_name: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()  # the longest silent name first
+        self._fixed: dict[str, frozenset[str]] = {}  # source -> keys from configuration or the map
+        # least recently authenticated name first
+        self._by_name: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
         self._at: dict[str, float] = {}  # key -> last authentication
-        self._names_of: Counter[str] = Counter()  # key -> names that have it
+        self._names_of: Counter[str] = Counter()  # key -> number of names with it
 
     def __len__(self) -> int:
         return len(self._at)
 
     def fix(self, source: str, hosts: Iterable[str]) -> None:
-        """Know these addresses until the next call with this source; names of hosts are passed over."""
+        """Set the known addresses of this source; host names are ignored."""
         self._fixed[source] = frozenset(address_key(host) for host in hosts if parse_address(host) is not None)
 
     def add(self, name: str, address: str, now: float) -> None:
-        """Note that ``name`` authenticated from an address."""
+        """Record that ``name`` authenticated from an address."""
         if not name or parse_address(address) is None:
             return
         key = address_key(address)
@@ -141,12 +141,12 @@ class KnownAddresses:
 
 
 class AdmissionSlot(Generic[T]):
-    """The place of one connection.
+    """The slot of one connection.
 
     Attributes:
-        owner: The connection, as its shell knows it.
-        began: When it was accepted.
-        is_silent: Nothing was received yet.
+        owner: The connection, as passed by its shell.
+        began: Time of its accept.
+        is_silent: No byte was received.
     """
 
     __slots__ = ("_half", "began", "is_silent", "key", "owner")
@@ -157,21 +157,21 @@ class AdmissionSlot(Generic[T]):
         self.is_silent = True
 
     def heard(self) -> None:
-        """Note that the first byte came."""
+        """Record the first byte."""
         if self.is_silent and self._half is not None:
             self._half.heard(self)
 
     def leave(self) -> None:
-        """Free the place: the connection authenticated or ended. A second call changes nothing."""
+        """Free the slot: the connection authenticated or closed. A second call has no effect."""
         half, self._half = self._half, None
         if half is not None:
             half.remove(self)
 
 
 class Admission(NamedTuple, Generic[T]):
-    """The answer to a newcomer: its place, None for a refusal, and the place that was freed for it.
+    """The result for a new connection: its slot, None for a refusal, and the slot freed for it.
 
-    The shell ends the connection of ``displaced``.
+    The shell closes the connection of ``displaced``.
     """
 
     place: AdmissionSlot[T] | None
@@ -179,14 +179,15 @@ class Admission(NamedTuple, Generic[T]):
 
 
 class AdmissionPool(Generic[T]):
-    """Places of unauthenticated connections of one port.
+    """Slots of unauthenticated connections of one port.
 
-    Invariant: each half has at most ``places_max // 2`` places in use, and an address that is not known ``share_max``.
+    Invariant: each half uses at most ``places_max // 2`` slots, and an unknown address ``share_max``.
 
     Args:
         bounds: Of this pool.
-        known: Says whether an address is known at a time.
-        has_received: Says of an owner whether a byte came, where the shell does not call ``AdmissionSlot.heard``.
+        known: Returns whether an address is known at a time.
+        has_received: Returns whether an owner received a byte, if the shell does not call ``AdmissionSlot.heard``.
+
     Attributes:
         counts: Refused and displaced connections, by reason.
     """
@@ -210,14 +211,14 @@ class AdmissionPool(Generic[T]):
         return sum(len(half) for half in self._halves)
 
     def admit(self, now: float, address: str, owner: T, *, crowded: bool = False) -> Admission[T]:
-        """Give a newcomer a place, or refuse it.
+        """Give a new connection a slot, or refuse it.
 
         Args:
             now: Seconds.
-            address: Of the newcomer.
-            owner: The newcomer.
-            crowded: The port has no room for a further connection, whatever places are free: one has to be displaced,
-                for a known address one of the others too.
+            address: Of the connection.
+            owner: The connection.
+            crowded: The port cannot hold another connection even if slots are free: one must be displaced, for a known
+                address also one of the other half.
         """
         known = self._known(address, now)
         half = self._halves[known]
@@ -236,7 +237,7 @@ class AdmissionPool(Generic[T]):
         return Admission(place, displaced)
 
     def take_silent(self, now: float) -> list[AdmissionSlot[T]]:
-        """Free the places of connections that were silent for too long; the shell ends them."""
+        """Free the slots of connections that were silent for too long; the shell closes them."""
         late: list[AdmissionSlot[T]] = []
         if self.bounds.first_byte_s:
             for half in self._halves:
@@ -248,7 +249,7 @@ class AdmissionPool(Generic[T]):
 
 
 class _Half(Generic[T]):
-    """Places of one half of a pool."""
+    """Slots of one half of a pool."""
 
     def __init__(self, places_max: int, share_max: int, has_received: Callable[[T], bool] | None) -> None:
         self._places_max, self._share_max, self._has_received = places_max, share_max, has_received
@@ -256,8 +257,8 @@ class _Half(Generic[T]):
         self._silent: OrderedDict[AdmissionSlot[T], None] = OrderedDict()
         self._by_key: dict[str, OrderedDict[AdmissionSlot[T], None]] = {}
         self._silent_by_key: dict[str, OrderedDict[AdmissionSlot[T], None]] = {}
-        self._keys_by_count: dict[int, OrderedDict[str, None]] = {}  # number of places -> addresses that have so many
-        self._most = 0  # places of one address
+        self._keys_by_count: dict[int, OrderedDict[str, None]] = {}  # number of slots -> addresses with that number
+        self._most = 0  # slots of one address
 
     def __len__(self) -> int:
         return len(self._places)
@@ -266,7 +267,7 @@ class _Half(Generic[T]):
         return len(self._places) >= self._places_max or len(self._by_key.get(key, ())) >= self._share_max
 
     def victim(self, key: str, now: float, patient_since: float) -> AdmissionSlot[T] | None:
-        """Return the connection that goes for a newcomer of ``key``, None if none does."""
+        """Return the connection to displace for a new one of ``key``, None if there is none."""
         mine = self._by_key.get(key, OrderedDict())
         if len(mine) >= self._share_max:
             return self._first_silent(self._silent_by_key.get(key)) or _older(next(iter(mine)), patient_since)
@@ -283,7 +284,7 @@ class _Half(Generic[T]):
         return silent or _older(next(iter(self._places)), patient_since)
 
     def oldest_silent(self) -> AdmissionSlot[T] | None:
-        """Return the connection that has sent nothing for longest."""
+        """Return the connection that has been silent for longest."""
         return self._first_silent(self._silent)
 
     def _first_silent(self, places: OrderedDict[AdmissionSlot[T], None] | None) -> AdmissionSlot[T] | None:
@@ -307,7 +308,7 @@ class _Half(Generic[T]):
 
     def heard(self, place: AdmissionSlot[T]) -> None:
         place.is_silent = False
-        self._forget_silent(place)
+        self._remove_silent(place)
 
     def remove(self, place: AdmissionSlot[T]) -> None:
         del self._places[place]
@@ -315,10 +316,10 @@ class _Half(Generic[T]):
         del mine[place]
         if not mine:
             del self._by_key[place.key]
-        self._forget_silent(place)
+        self._remove_silent(place)
         self._count(place.key, len(mine) + 1, len(mine))
 
-    def _forget_silent(self, place: AdmissionSlot[T]) -> None:
+    def _remove_silent(self, place: AdmissionSlot[T]) -> None:
         if self._silent.pop(place, self) is None:
             silent = self._silent_by_key[place.key]
             del silent[place]

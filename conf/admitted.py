@@ -1,7 +1,7 @@
-"""Connections with a place in an `AdmissionPool`: a cancel scope displaces them, a late first byte ends them.
+"""Connections with a slot in an `AdmissionPool`: a cancel scope displaces them, a late first byte closes them.
 
-The shell of ``conf/admission.py`` for ports that serve each connection in a task of its own. A port accepts all that
-wait in the backlog before it serves one of them: under a flood an honest client would wait behind the others there.
+The shell of ``conf/admission.py`` for ports that serve each connection in its own task. A port accepts its whole
+backlog before it serves a connection; otherwise an honest client would wait behind a flood there.
 """
 
 import math
@@ -13,33 +13,33 @@ import trio
 
 from conf.admission import AdmissionPool, AdmissionSlot
 
-__all__ = ["REST_S", "NotAdmitted", "place_for", "serve_admitted"]
+__all__ = ["ACCEPT_RETRY_S", "NotAdmitted", "place_for", "serve_admitted"]
 
 ACCEPTS_PER_TURN = 64
-REST_S = 0.1  # before the next accept, where one failed: the backlog keeps who comes
+ACCEPT_RETRY_S = 0.1  # before the next accept after a failed one: new connections stay in the backlog
 
 Scope = trio.CancelScope
 Serve = Callable[[trio.SocketStream, AdmissionSlot[Scope]], Awaitable[object]]
 
 
 class NotAdmitted(Exception):
-    """A request or connection was refused a place, or lost it to a newcomer. The pool has counted it."""
+    """A request or connection was refused a slot, or displaced. The pool has counted it."""
 
 
 @contextmanager
 def place_for(
     pool: AdmissionPool[Scope], now: float, address: str, *, crowded: bool = False
 ) -> Iterator[AdmissionSlot[Scope]]:
-    """Hold a place while the block runs, or until the block calls ``leave``.
+    """Hold a slot within the block, or until the block calls ``leave``.
 
     Args:
         pool: Of the port.
-        now: Seconds, of the clock that the pool is given elsewhere too.
-        address: Of the peer, "" for one that is not known.
-        crowded: The port has no room for a further connection: one has to be displaced.
+        now: Seconds, of the clock that the pool uses elsewhere too.
+        address: Of the peer, "" if unknown.
+        crowded: The port cannot hold another connection: one must be displaced.
 
     Raises:
-        NotAdmitted: No place is free, or a newcomer displaced the owner of this one.
+        NotAdmitted: No slot is free, or a new connection displaced this one.
     """
     scope = trio.CancelScope()
     place = _admit(pool, now, address, scope, crowded=crowded)
@@ -57,14 +57,14 @@ def place_for(
 async def serve_admitted(
     listener: trio.SocketListener, pool: AdmissionPool[Scope], now: Callable[[], float], serve: Serve
 ) -> None:
-    """Accept connections, give them places, and serve each in a task, until cancelled; the listener is closed then.
+    """Accept connections, assign slots, and serve each in a task, until cancelled; then close the listener.
 
     Args:
-        listener: Listens; it is of no use to others from here on.
-        pool: Places of connections that have not authenticated.
+        listener: A listening socket; owned by this function.
+        pool: Slots of unauthenticated connections.
         now: Seconds.
-        serve: Gets a connection that has sent its first byte, and its place, which it leaves when the peer has
-            authenticated. It is cancelled when the connection is displaced. The connection is closed behind it.
+        serve: Called with a connection that has sent its first byte, and its slot, which it leaves after
+            authentication. It is cancelled when the connection is displaced. The connection is closed afterwards.
     """
 
     async def hold(stream: trio.SocketStream, place: AdmissionSlot[Scope]) -> None:
@@ -91,10 +91,10 @@ async def serve_admitted(
                         accepted, peer = listening.accept()
                     except (BlockingIOError, InterruptedError):
                         break
-                    except ConnectionError:  # it is gone already
+                    except ConnectionError:  # already closed
                         continue
-                    except OSError:  # no descriptor is free, or the like
-                        await trio.sleep(REST_S)
+                    except OSError:  # no free descriptor, or similar
+                        await trio.sleep(ACCEPT_RETRY_S)
                         break
                     address = str(peer[0]) if isinstance(peer, tuple) else ""
                     place = _admit(pool, now(), address, trio.CancelScope())
@@ -102,9 +102,9 @@ async def serve_admitted(
                         accepted.close()
                         continue
                     accepted.setblocking(False)
-                    with suppress(OSError):  # nothing is there yet
+                    with suppress(OSError):  # no data yet
                         if accepted.recv(1, socket.MSG_PEEK):
-                            place.heard()  # before others of this turn are compared with it
+                            place.heard()  # before it is compared with others of this iteration
                     stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
                     nursery.start_soon(hold, stream, place)
 

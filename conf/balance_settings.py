@@ -1,6 +1,6 @@
-"""Settings of the balancer: its doors, how it chooses an edge, and how a connection gets there.
+"""Settings of the balancer: its listeners, its choice of an edge, and the forwarding of connections.
 
-The defaults are those of one host with several edges: connections are handed over, and the emptiest edge gets the next.
+The defaults are for one host with several edges: connections are handed over to the edge with the fewest clients.
 """
 
 from pathlib import Path
@@ -19,32 +19,34 @@ class BalanceListener(BaseModel, frozen=True, extra="forbid"):
     """One address that MQTT clients connect to: table ``[balance.listeners.<name>]``."""
 
     name: str = Field(
-        pattern=NAME_PATTERN, max_length=32, description="the table's name, and that of the edges' listener behind it"
+        pattern=NAME_PATTERN,
+        max_length=32,
+        description="the table's name, and that of the edges' listener for these connections",
     )
     bind: str = Field(default="127.0.0.1", description="address; 0.0.0.0 or [::] for all interfaces")
     port: int = Field(ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
     backlog: int = Field(default=1024, ge=1, le=65535, description="connections the kernel queues before accept")
     read: Literal["auto", "connect", "nothing"] = Field(
         default="auto",
-        description="look at CONNECT before an edge is chosen; auto: where policy, prefer or redirect need it; only "
-        "where it comes in clear, and never of a WebSocket",
+        description="read CONNECT before an edge is chosen; auto: if policy, prefer or redirect need it; only if it is "
+        "unencrypted, and never of a WebSocket",
     )
     opaque: bool = Field(
         default=True,
-        description="the edges' listener speaks TLS or WebSocket to the client: nothing of it can be read here",
+        description="the edges' listener uses TLS or WebSocket: the balancer cannot read these connections",
     )
     redirect: bool = Field(
         default=False,
-        description="MQTT 5 clients may be told another address (0x9C, Server Reference): that of the edge's listener",
+        description=("MQTT 5 clients may be redirected to the address of the edge's listener (0x9C, Server Reference)"),
     )
     proxy: bool = Field(
         default=False,
-        description="relayed connections begin with a PROXY header (version 2), which the edges' listener expects",
+        description=("relayed connections begin with a PROXY header (version 2), which the edges' listener expects"),
     )
     certificate: Path | None = Field(default=None, description="PEM chain: TLS ends here, and connections are relayed")
     key: Path | None = Field(default=None, description="PEM private key of the certificate")
     client_ca: Path | None = Field(
-        default=None, description="PEM; verifies certificates of clients, whose common name goes into the PROXY header"
+        default=None, description="PEM; verifies certificates of clients, whose common name is sent in the PROXY header"
     )
 
     @model_validator(mode="after")
@@ -54,34 +56,39 @@ class BalanceListener(BaseModel, frozen=True, extra="forbid"):
         if self.client_ca is not None and self.certificate is None:
             raise ValueError("client_ca needs certificate and key: TLS ends at the balancer")
         if self.client_ca is not None and not self.proxy:
-            raise ValueError("client_ca needs proxy = true, or nobody learns of the client's name")
+            raise ValueError("client_ca needs proxy = true: otherwise the client's name is not forwarded")
         if self.redirect and self.opaque and self.certificate is None:
-            raise ValueError("redirect needs a CONNECT that can be read: opaque = false, or TLS that ends here")
+            raise ValueError("redirect needs a readable CONNECT: opaque = false, or TLS that ends here")
         return self
 
     @property
     def is_readable(self) -> bool:
-        """Whether CONNECT comes in clear, or TLS ends here."""
+        """Whether CONNECT is unencrypted, or TLS ends here."""
         return self.certificate is not None or not self.opaque
 
 
 class BalanceSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``balance``."""
+    """Section ``balance``."""
 
-    listeners: tuple[BalanceListener, ...] = Field(default=(), description="where clients connect; none: nobody can")
+    listeners: tuple[BalanceListener, ...] = Field(
+        default=(), description="where clients connect; none: no client can connect"
+    )
     forward: Literal["auto", "hand_over", "redirect", "relay"] = Field(
         default="auto",
-        description="how a connection gets to its edge; auto: handed over to one on this host, else redirected where "
-        "that is allowed, else relayed",
+        description="forwarding to the edge; auto: handed over to one on this host, else redirected if that is "
+        "allowed, else relayed",
     )
     policy: Literal["least_connections", "round_robin", "sticky"] = Field(
         default="least_connections",
-        description="which edge; sticky: the same one for a client ID, or an address where that cannot be read",
+        description=(
+            "choice of the edge; sticky: the same one for a client ID, or for an address if the client ID is "
+            "not readable"
+        ),
     )
     prefer: Literal["none", "zone"] = Field(
         default="none",
-        description="zone: edges in the zone of the client's partition, or of the balancer where the client ID cannot "
-        "be read; others only when none is left there",
+        description="zone: edges in the zone of the client's partition, or of the balancer if the client ID is not "
+        "readable; others only if none is left there",
     )
     choose_s: float = Field(
         default=3.0, gt=0, le=60, description="s that a client waits at most for an edge; then it is closed"
@@ -90,11 +97,11 @@ class BalanceSettings(BaseModel, frozen=True, extra="forbid"):
         default=10.0,
         gt=0,
         le=300,
-        description="s for the first bytes, where they are read; the edge counts on from there",
+        description="s for the first bytes, if they are read; the edge's own timeout continues from there",
     )
     first_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=1024 * KIB, description="bytes of a CONNECT that is read")
     slow_start_s: float = Field(
-        default=10.0, ge=0, le=600, description="s that a new edge gets twice its share at most; 0: everything at once"
+        default=10.0, ge=0, le=600, description="s in which a new edge gets at most twice its share; 0: no limit"
     )
     connections_max: int = Field(
         default=100_000,
@@ -102,21 +109,19 @@ class BalanceSettings(BaseModel, frozen=True, extra="forbid"):
         le=10_000_000,
         description="clients that wait for an edge or are relayed; more are closed",
     )
-    drain_s: float = Field(
-        default=600.0, ge=0, le=86_400, description="s that relayed connections have to end after SIGTERM"
-    )
+    drain_s: float = Field(default=600.0, ge=0, le=86_400, description="s for relayed connections to end after SIGTERM")
 
     @field_validator("listeners", mode="before")
     @classmethod
     def _named(cls, value: object) -> object:
-        """Take ``[balance.listeners.<name>]`` tables; the name is the key."""
+        """Accept ``[balance.listeners.<name>]`` tables; the name is the key."""
         return named_tables(value)
 
     @model_validator(mode="after")
-    def _ways(self) -> "BalanceSettings":
+    def _check_forwarding(self) -> "BalanceSettings":
         for listener in self.listeners:
             if self.forward == "redirect" and not listener.redirect:
                 raise ValueError(f"forward = redirect needs redirect = true of listener {listener.name}")
             if self.forward == "hand_over" and listener.certificate is not None:
-                raise ValueError(f"listener {listener.name}: TLS ends here, so nothing can be handed over")
+                raise ValueError(f"listener {listener.name}: TLS ends here, so its connections cannot be handed over")
         return self

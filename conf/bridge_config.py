@@ -1,6 +1,6 @@
-"""The configuration of a process of bridges: which rooms it has, and a model for the tables that its file names.
+"""The configuration of a bridge process: its sections, and a model for the tables in its file.
 
-Precedence and error lines are ``conf/sources.py``; models are ``conf/bridge_settings.py``.
+Precedence and error lines are in ``conf/sources.py``; models in ``conf/bridge_settings.py``.
 """
 
 import re
@@ -41,7 +41,7 @@ def load_bridges(file: Path, *, environment: Mapping[str, str], flags: Sequence[
     """
     rooms: dict[str, type[BaseModel]] = {
         "gateway": GatewaySettings,
-        "bridge": _room(file),
+        "bridge": _section(file),
         "metrics": MetricsSettings,
         "logs": LogSettings,
     }
@@ -53,19 +53,19 @@ def load_bridges(file: Path, *, environment: Mapping[str, str], flags: Sequence[
     return BridgeConfig(found["gateway"], bridges, found["metrics"], found["logs"])
 
 
-def _room(file: Path) -> type[BaseModel]:
+def _section(file: Path) -> type[BaseModel]:
     """Return a model with one field for each table below ``bridge``."""
     try:
-        check_file(file, "settings", FILE_BYTES_MAX)  # a pipe would hold the process
+        check_file(file, "settings", FILE_BYTES_MAX)  # a pipe would block the process
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("bridge", {})
     except (OSError, UserError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError):
-        tables = None  # whoever reads the file says what is wrong with it
+        tables = None  # the file's reader reports the error
     mistakes = []
     fields: dict[str, Any] = {}
     for name, table in tables.items() if isinstance(tables, dict) else ():
         kind = kind_of(table)
         if not re.match(NAME_PATTERN, name) or len(name) > 64:
-            mistakes.append(f"{file}: bridge {name!r}: a name has letters, digits, '.', '_' and '-'")
+            mistakes.append(f"{file}: bridge {name!r}: a name consists of letters, digits, '.', '_' and '-'")
         elif kind not in BRIDGE_KINDS:
             given = f"kind {kind!r} is none of" if kind else "kind is missing, one of"
             mistakes.append(f"{file}: bridge.{name}: {given} {', '.join(BRIDGE_KINDS)}")

@@ -1,7 +1,7 @@
 """Settings of bridges: table ``[bridge.<name>]``, whose keys depend on its ``kind``.
 
-One frozen model per kind; what they share is ``BridgeSettings``. Filters, templates and addresses are judged where they
-are used (``gateways/bridges/plan.py``), before anything starts.
+One frozen model per kind, based on ``BridgeSettings``. ``gateways/bridges/plan.py`` validates filters, templates and
+addresses before a bridge starts.
 """
 
 from pathlib import Path
@@ -37,26 +37,27 @@ YEAR_S = 31_536_000.0
 
 
 class GatewaySettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``gateway``: this process, which may run many bridges."""
+    """Section ``gateway``: this process, which may run many bridges."""
 
     id: str = Field(
         default="bridge-0",
         pattern=NAME_PATTERN,
         max_length=64,
-        description="name of this process in logs and metrics; two that stand by for each other have two names",
+        description="name of this process in logs and metrics; standby processes need different names",
     )
     data_dir: Path = Field(
-        default=Path("data/bridge-0"), description="folder of spools, dead letters and the status socket; one process"
+        default=Path("data/bridge-0"),
+        description="folder of spools, dead letters and the status socket; one process per folder",
     )
 
 
 class MqttEndpointSettings(BaseModel, frozen=True, extra="forbid"):
-    """How one broker is reached; of the other side in table ``[bridge.<name>.remote]``."""
+    """Connection to one broker; for the remote side in table ``[bridge.<name>.remote]``."""
 
     addresses: tuple[str, ...] = Field(
         min_length=1, description="mqtt://, mqtts://, ws:// or wss://host:port, tried in turn"
     )
-    client_id: str = Field(default="", description="at this broker; empty: that of the bridge")
+    client_id: str = Field(default="", description="at this broker; empty: the bridge's")
     username: str = Field(default="", description="user name; empty: none")
     password_file: Path | None = Field(default=None, description="file with the password, mode 0600")
     authority: Path | None = Field(default=None, description="PEM that signs the broker; none: the system's")
@@ -66,18 +67,21 @@ class MqttEndpointSettings(BaseModel, frozen=True, extra="forbid"):
         default="5", description="3.1.1 is tried as a bridge first (level 0x84), which has No Local"
     )
     clean_start: bool = Field(
-        default=False, description="true: begin anew on each connection; messages in between are lost"
+        default=False, description="true: a new session for each connection; messages in between are lost"
     )
     session_expiry_s: int = Field(
-        default=7 * 86_400, ge=0, le=0xFFFFFFFF, description="s; how long the broker keeps messages for a bridge away"
+        default=7 * 86_400,
+        ge=0,
+        le=0xFFFFFFFF,
+        description="s; how long the broker stores messages for a disconnected bridge",
     )
     keep_alive_s: int = Field(
-        default=30, ge=5, le=3600, description="s; silence of the broker is borne half as long again"
+        default=30, ge=5, le=3600, description="s; the broker may be silent for half as long again"
     )
     server_references: tuple[HostName, ...] = Field(
         default=(),
-        description="host, host:port or * that the broker may send the bridge to (Server Reference), with its "
-        "password; never from a public address to one that is not; none: addresses alone",
+        description="host, host:port or * to which the broker may redirect the bridge (Server Reference), with its "
+        "password; never from a public address to a private one; none: addresses only",
     )
 
     @field_validator("addresses", "server_references", mode="before")
@@ -87,7 +91,7 @@ class MqttEndpointSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
-    """Settings that every kind has."""
+    """Settings of every kind."""
 
     cluster: tuple[str, ...] = Field(
         min_length=1, description="addresses of the cluster's edges: mqtts://host:port, tried in turn"
@@ -100,54 +104,58 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
     key: Path | None = Field(default=None, description="its private key, mode 0600")
     protocol: Literal["5", "3.1.1"] = Field(default="5", description="MQTT version at the cluster")
     clean_start: bool = Field(
-        default=False, description="true: begin anew on each connection; messages in between are lost"
+        default=False, description="true: a new session for each connection; messages in between are lost"
     )
     session_expiry_s: int = Field(
-        default=7 * 86_400, ge=0, le=0xFFFFFFFF, description="s; how long the cluster keeps messages for a bridge away"
+        default=7 * 86_400,
+        ge=0,
+        le=0xFFFFFFFF,
+        description="s; how long the cluster stores messages for a disconnected bridge",
     )
-    keep_alive_s: int = Field(
-        default=30, ge=5, le=3600, description="s; silence of the edge is borne half as long again"
-    )
+    keep_alive_s: int = Field(default=30, ge=5, le=3600, description="s; the edge may be silent for half as long again")
     server_references: tuple[HostName, ...] = Field(
         default=("*",),
-        description="host, host:port or * that an edge may send the bridge to (Server Reference), as one that is "
-        "drained does; never from a public address to one that is not",
+        description="host, host:port or * to which an edge may redirect the bridge (Server Reference), as a drained "
+        "one does; never from a public address to a private one",
     )
     window_messages: int = Field(
-        default=1024, ge=1, le=65_535, description="messages taken and not done; more hides longer round trips"
+        default=1024, ge=1, le=65_535, description="messages in progress; more hides longer round trips"
     )
     window_bytes: int = Field(
-        default=64 * MIB, ge=1024, le=4096 * MIB, description="bytes of such messages; a source waits above it"
+        default=64 * MIB, ge=1024, le=4096 * MIB, description="bytes of such messages; above it a source waits"
     )
     packet_bytes_max: int = Field(
-        default=8 * MIB, ge=1024, le=268_435_460, description="largest MQTT packet that the bridge takes"
+        default=8 * MIB, ge=1024, le=268_435_460, description="largest MQTT packet that the bridge accepts"
     )
     give_up_s: float = Field(
-        default=0.0, ge=0.0, le=YEAR_S, description="s; a message tried for so long goes to the dead letter; 0: never"
+        default=0.0,
+        ge=0.0,
+        le=YEAR_S,
+        description="s; a message that fails for so long is written as a dead letter; 0: never",
     )
     dead_letter: str = Field(
         default="",
         pattern=r"^(|topic:.+|file:.+)$",
-        description="where rejected messages go: topic:NAME at the cluster, or file:PATH; empty: "
+        description="target of rejected messages: topic:NAME at the cluster, or file:PATH; empty: "
         "topic:bridge/<name>/rejected",
     )
     dead_letter_bytes_max: int = Field(
         default=1024 * MIB,
         ge=1024,
         le=TIB,
-        description="bytes of a file; above it messages stay open until it is moved away",
+        description="bytes of a file; above it messages stay open until the file is moved away",
     )
 
     group: str = Field(
         default="",
         max_length=64,
         pattern=r"^[^+#/]*$",
-        description="processes with the same group and client_id stand by for each other; empty: no standby",
+        description="processes with the same group and client_id are standbys for each other; empty: no standby",
     )
     presence: str = Field(
         default="",
         pattern=r"^[^+#]*$",
-        description="retained topic of the group; empty: $gateway/presence/<group>, for gateways' certificates alone",
+        description=("retained topic of the group; empty: $gateway/presence/<group>, with gateway certificates only"),
     )
 
     @field_validator("cluster", "server_references", mode="before")
@@ -157,7 +165,7 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
-    """``kind = "mqtt"``: the cluster and another broker, as bridges of Mosquitto."""
+    """``kind = "mqtt"``: the cluster and another broker, like bridges of Mosquitto."""
 
     kind: Literal["mqtt"]
     remote: MqttEndpointSettings = Field(description="the other broker: table [bridge.<name>.remote]")
@@ -166,30 +174,30 @@ class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
         description='lines "filter direction qos local-prefix remote-prefix"; direction out, in or both; "" is empty',
     )
     retain: Literal["as_published", "never"] = Field(
-        default="as_published", description="never: nothing is retained on the other side"
+        default="as_published", description="never: no message is retained on the other side"
     )
     exactly_once: bool = Field(
         default=False,
-        description="messages of QoS 2 come once, whatever is killed: both brokers keep their sessions, and the bridge "
-        "has a spool in gateway.data_dir; for lines of QoS 2 alone",
+        description="deliver QoS 2 messages exactly once even if processes are killed: both brokers store their "
+        "sessions, and the bridge has a spool in gateway.data_dir; only for lines of QoS 2",
     )
     notifications: bool = Field(
-        default=True, description="say 1 or 0, retained, on $SYS/broker/connection/<client_id>/state of both sides"
+        default=True, description="publish 1 or 0, retained, on $SYS/broker/connection/<client_id>/state of both sides"
     )
     start: Literal["automatic", "once", "lazy"] = Field(
         default="automatic",
-        description="once: end with the first connection; lazy: connect when messages wait, for lines out alone",
+        description=(
+            "once: stop after the first connection; lazy: connect when messages are queued, only for lines out"
+        ),
     )
-    lazy_messages: int = Field(
-        default=10, ge=1, le=1000, description="messages that wait before a lazy bridge connects"
-    )
+    lazy_messages: int = Field(default=10, ge=1, le=1000, description="queued messages at which a lazy bridge connects")
     lazy_idle_s: float = Field(
         default=60.0, gt=0, le=YEAR_S, description="s without a message before a lazy bridge disconnects"
     )
 
 
 class MapSettings(BaseModel, frozen=True, extra="forbid"):
-    """One rule: table ``[[bridge.<name>.map]]``; a message that several take goes to each target, once."""
+    """One rule: table ``[[bridge.<name>.map]]``; a message that matches several rules is sent to each target once."""
 
     filter: str = Field(min_length=1, description="MQTT topic filter; of other sources the topic or stream")
     topic: str = Field(
@@ -204,7 +212,7 @@ class MapSettings(BaseModel, frozen=True, extra="forbid"):
     )
     headers: dict[str, str] = Field(default_factory=dict, description="templates by name")
     qos: Literal[0, 1, 2] = Field(default=1, description="of subscriptions, or of what a source publishes")
-    retain: bool | None = Field(default=None, description="of what is published; none: as the message says")
+    retain: bool | None = Field(default=None, description="of published messages; none: as the message has it")
     format: Literal["raw", "json"] = Field(
         default="raw", description="raw: the payload; json: an object with topic, qos, retain, payload and properties"
     )
@@ -217,13 +225,13 @@ class MapBridge(BridgeSettings, frozen=True, extra="forbid"):
 
 
 class SinkBridge(MapBridge, frozen=True, extra="forbid"):
-    """Base of kinds that take messages out of the cluster."""
+    """Base of kinds that export messages from the cluster."""
 
     shares: int = Field(
         default=1,
         ge=1,
         le=16,
-        description="members of a shared group, each with a connection of its own; order holds within a member only",
+        description=("members of a shared group, each with its own connection; order is kept within a member only"),
     )
 
 
@@ -243,15 +251,18 @@ class KafkaSource(MapBridge, frozen=True, extra="forbid"):
 
     kind: Literal["kafka-source"]
     brokers: tuple[str, ...] = Field(min_length=1, description="host:port of Kafka brokers")
-    consumer_group: str = Field(min_length=1, description="of this bridge alone: its offsets are what was published")
-    begin: Literal["earliest", "latest"] = Field(default="earliest", description="where a new group begins")
+    consumer_group: str = Field(
+        min_length=1, description="of this bridge only: its offsets are those of published records"
+    )
+    begin: Literal["earliest", "latest"] = Field(default="earliest", description="where a new group starts")
     session_timeout_s: float = Field(
         default=6.0,
         ge=6.0,
         le=1800.0,
-        description="s; a bridge that was killed keeps its partitions so long, unless it comes back under the same "
-        "gateway.id and name: they are its name in the group (group.instance.id, static membership). A longer one "
-        "bears longer suspensions of the process; brokers allow from 6 s on (group.min.session.timeout.ms)",
+        description="s; a killed bridge keeps its partitions so long, unless it restarts with the same gateway.id and "
+        "name: they are its name in the group (group.instance.id, static membership). A longer one "
+        "tolerates longer suspensions of the process; brokers allow 6 s or more "
+        "(group.min.session.timeout.ms)",
     )
     kafka: dict[str, str] = Field(
         default_factory=dict,
@@ -275,12 +286,12 @@ class Webhook(SinkBridge, frozen=True, extra="forbid"):
     batch_bytes: int = Field(
         default=256 * 1024, ge=1024, le=256 * MIB, description="payloads of one request; one alone may be larger"
     )
-    concurrency: int = Field(default=8, ge=1, le=64, description="requests at the same time; a topic has one of them")
-    timeout_s: float = Field(default=10.0, gt=0, le=300, description="s; for the whole answer")
+    concurrency: int = Field(default=8, ge=1, le=64, description="concurrent requests; a topic has one at a time")
+    timeout_s: float = Field(default=10.0, gt=0, le=300, description="s; for the whole response")
 
 
 class RedisEndpoint(BaseModel, frozen=True, extra="forbid"):
-    """How Redis is reached."""
+    """Connection to Redis."""
 
     redis_host: str = Field(default="127.0.0.1", description="of Redis")
     redis_port: int = Field(default=6379, ge=1, le=65535, description="of Redis")
@@ -311,8 +322,10 @@ class FilesSink(SinkBridge, frozen=True, extra="forbid"):
     """``kind = "files"``: Parquet files, for Spark, DuckDB and others."""
 
     kind: Literal["files"]
-    folder: Path = Field(description="made if it is missing, mode 0700")
-    rotate_s: float = Field(default=60.0, gt=0, le=YEAR_S, description="s; an open file becomes Parquet after so long")
+    folder: Path = Field(description="created if missing, mode 0700")
+    rotate_s: float = Field(
+        default=60.0, gt=0, le=YEAR_S, description="s; an open file is converted to Parquet after so long"
+    )
     rotate_bytes: int = Field(default=64 * MIB, ge=1024, le=TIB, description="or when it has so many bytes")
 
 
@@ -328,6 +341,6 @@ BRIDGE_KINDS: dict[str, type[BridgeSettings]] = {
 
 
 def kind_of(table: Any) -> str:
-    """Return the kind that a table names, "" for none."""
+    """Return the kind in a table, "" if it has none."""
     kind = table.get("kind", "") if isinstance(table, dict) else ""
     return kind if isinstance(kind, str) else ""

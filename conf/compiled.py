@@ -1,8 +1,8 @@
-"""The one list of compiled modules, and the refusal to start without them.
+"""The list of compiled modules, and the check at start.
 
 The build script reads ``COMPILED_MODULES``; services call ``require_compiled`` before they open a socket. Uncompiled
-modules run only when ``STRATAMQ_PURE=1`` (tests and debugging): a broker that silently fell back would be 10 to 50
-times slower than its operator planned for.
+modules run only with ``STRATAMQ_PURE=1`` (tests and debugging): a silent fallback would be 10 to 50 times slower than
+planned.
 """
 
 import importlib
@@ -65,14 +65,14 @@ COMPILED_MODULES: tuple[str, ...] = (
 
 
 class NotCompiled(RuntimeError):
-    """A module of the hot path runs as plain Python although STRATAMQ_PURE is not set."""
+    """A module of the hot path is not compiled although STRATAMQ_PURE is not set."""
 
 
 def require_compiled(modules: tuple[str, ...] = COMPILED_MODULES) -> None:
-    """Import every module of the list and check that the compiled form was loaded.
+    """Import every module of the list and check that its compiled form was loaded.
 
     Raises:
-        NotCompiled: Names the modules that are missing and the command that builds them.
+        NotCompiled: Names the missing modules and the build command.
     """
     if os.environ.get("STRATAMQ_PURE") == "1":
         return

@@ -1,6 +1,6 @@
-"""Settings of revocation lists for links: which certificates of nodes and operators are no longer taken.
+"""Settings of revocation lists for links: certificates of nodes and operators to refuse.
 
-A setting enters with its reader; ``conf/node_settings.py`` takes the model as it is.
+Each setting has a reader; ``conf/node_settings.py`` includes the model.
 """
 
 from pathlib import Path
@@ -16,16 +16,16 @@ class NodeRevocation(BaseModel, frozen=True, extra="forbid"):
     crl_files: tuple[Path, ...] = Field(
         default=(),
         max_length=64,
-        description="revocation lists (PEM or DER) of the authority of nodes and operators: who is in one opens no "
-        "link, and a link that stands is cut within 60 s; looked at every 30 s and at a reload; a stale list refuses "
-        "every handshake; a broken one leaves the former in force, said once in the log, in "
-        "stratamq_link_lists_current and by /readyz; none: nothing is revoked",
+        description="revocation lists (PEM or DER) of the authority of nodes and operators: a listed certificate opens "
+        "no link, and its open links are closed within 60 s; checked every 30 s and at a reload; a stale "
+        "list refuses every handshake; an invalid one leaves the former in use, reported once in the log, "
+        "in stratamq_link_lists_current and by /readyz; none: no revocation",
     )
 
     @field_validator("crl_files", mode="before")
     @classmethod
     def _split_files(cls, value: object) -> object:
-        """Let the environment and flags give files as ``a,b``."""
+        """Accept files as ``a,b`` from the environment and flags."""
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value

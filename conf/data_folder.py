@@ -1,9 +1,10 @@
 """A node's data folder: one process at a time, and a new incarnation at every start.
 
-The folder is locked for as long as the process lives. Who holds the lock has proved that the process before it on this
-folder has ended, so the former incarnation, kept in the folder, need not be waited for (docs/protocol.md rule 2.2).
+The folder is locked for the lifetime of the process. The lock proves that the previous process on this folder has
+ended, so there is no need to wait for the former incarnation, whose number is in the folder (docs/protocol.md rule
+2.2).
 
-The folder also keeps the cluster that its data belongs to, by name and cluster ID, from the first map that was read.
+The folder also stores name and cluster ID of its cluster, from the first map that was read.
 """
 
 import fcntl
@@ -23,7 +24,7 @@ _CLUSTER_LINE = re.compile(r"(?P<name>[^ \n]{1,64}) (?P<id>[0-9a-f]{32})\n")
 
 
 def read_cluster_file(folder: Path) -> tuple[str, str]:
-    """Return (name, cluster ID) of the cluster that a folder belongs to; two empty strings where none is kept.
+    """Return (name, cluster ID) of a folder's cluster; two empty strings if none is stored.
 
     Raises:
         UserError: The file cannot be read, or is damaged.
@@ -37,12 +38,12 @@ def read_cluster_file(folder: Path) -> tuple[str, str]:
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     found = _CLUSTER_LINE.fullmatch(text)
     if found is None:
-        raise UserError(f"{path} is damaged: a cluster's name and its ID were expected")
+        raise UserError(f"{path} is damaged: expected a cluster's name and its ID")
     return found["name"], found["id"]
 
 
 def write_cluster_file(folder: Path, name: str, cluster_id: str) -> None:
-    """Keep the cluster that a folder belongs to, synced.
+    """Store the cluster of a folder, synced.
 
     Raises:
         OSError: It cannot be written.
@@ -66,13 +67,14 @@ class DataFolder:
     """The locked folder of this process.
 
     Attributes:
-        path: Of the folder, made if it was missing.
-        incarnation: Of this process; higher than every one before it on this folder.
-        ended_incarnation: Of the process before; 0 if there was none.
-        cluster: Name of the cluster that the folder belongs to; "" until ``belong``.
+        path: Of the folder, created if missing.
+        incarnation: Of this process; higher than every earlier one on this folder.
+        ended_incarnation: Of the previous process; 0 if there was none.
+        cluster: Name of the folder's cluster; "" until ``belong``.
         cluster_id: Its cluster ID.
+
     Raises:
-        UserError: The folder cannot be written, or another process has it.
+        UserError: The folder cannot be written, or is in use by another process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,12 +93,12 @@ class DataFolder:
             raise UserError(f"the data folder {path} is in use by another process; one node per folder") from error
         self.cluster, self.cluster_id = read_cluster_file(path)
         self.ended_incarnation = self._read()
-        # Wall time makes incarnations of a wiped folder newer too; the former one makes them grow without a clock.
+        # Wall time makes incarnations of a deleted folder newer too; the former one makes them grow without a clock.
         self.incarnation = max(self.ended_incarnation + 1, time.time_ns() // 1_000_000)
         _write_synced(path / "incarnation", f"{self.incarnation}\n")
 
     def belong(self, cluster: str, cluster_id: str) -> None:
-        """Keep the cluster that the folder belongs to from now on.
+        """Store the folder's cluster.
 
         Raises:
             OSError: It cannot be written.
@@ -113,5 +115,5 @@ class DataFolder:
             raise UserError(f"{self.path / 'incarnation'} is damaged; a number was expected") from error
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Unlock the folder."""
         os.close(self._lock)

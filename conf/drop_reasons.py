@@ -1,9 +1,8 @@
-"""Why messages are dropped: one list of reasons for all tiers, and the reason of each counter of a drop.
+"""Drop reasons: one list for all tiers, and the reason of each drop counter.
 
-``messages_dropped_total{reason}`` is made from it at edges and storage nodes. A drop is a copy that somebody should
-have had and does not get. A repeat that nobody misses is none: ``repeats_total``. Counters that only sound like drops
-are named with what they are. A test fails for a counter of a drop that stands in no table here.
-Decision: docs/adr/0058-counters.md.
+``messages_dropped_total{reason}`` is computed from it at edges and storage nodes. A drop is a copy that a subscriber
+should have received and does not get. A repeat is not a drop: ``repeats_total``. Other counters with similar names are
+described here. A test fails for a drop counter without an entry. Decision: docs/adr/0058-counters.md.
 """
 
 from collections.abc import Mapping
@@ -12,21 +11,21 @@ __all__ = ["NO_DROPS", "REASONS", "REASON_OF", "REPEATS", "count_drops", "count_
 
 REASONS = {
     "closed": "the subscriber's connection had ended",
-    "expired": "its Message Expiry Interval, or storage.message_expiry_max_s, was over",
-    "no_commit": "QoS 0 behind 4 MiB of it that wait for a commit of their partition: too few copies answer",
-    "no_lease": "QoS 0 at an edge without a lease: it decides nothing",
+    "expired": "its Message Expiry Interval, or storage.message_expiry_max_s, was exceeded",
+    "no_commit": "QoS 0 after 4 MiB of it that wait for a commit of their partition: too few copies respond",
+    "no_lease": "QoS 0 at an edge without a lease",
     "no_primary": "QoS 0 for a partition that has no primary",
-    "no_subscriber_took": "a shared group had no member that took it",
-    "not_authorized": "the rules forbid it: to publish, to receive, or to leave it retained",
+    "no_subscriber_took": "a shared group had no member that accepted it",
+    "not_authorized": "the rules deny it: to publish, to receive, or to retain it",
     "peer_gone": "QoS 0 for an edge that is not linked",
     "purged": "an operator emptied the session's queue",
-    "queue_full": "a bound of the session's queue; the oldest entry went",
+    "queue_full": "a bound of the session's queue; the oldest entry was dropped",
     "rate_limited": "an event beyond edge.events_rate_max",
     "retained_limit": "more retained matches than edge.retained_per_subscribe_max",
-    "slow": "QoS 0 for a client whose output is full",
+    "slow": "QoS 0 for a client whose output buffer is full",
     "too_deep": "a topic with more levels than its publisher may name (topic_levels_max)",
-    "too_large": "beyond the client's Maximum Packet Size, or too large to be handed to another member",
-    "window": "an ephemeral session's bound of waiting messages",
+    "too_large": "beyond the client's Maximum Packet Size, or too large to be sent to another member",
+    "window": "an ephemeral session's bound of queued messages",
 }
 
 REASON_OF = {
@@ -60,25 +59,25 @@ REASON_OF = {
 }
 
 REPEATS = {
-    "dropped_repeated": "an edge took the message before",
-    "repeats": "a partition took the message before",
-    "retained_twins": "the retained copy of the same message went first",
+    "dropped_repeated": "an edge received the message before",
+    "repeats": "a partition received the message before",
+    "retained_twins": "the retained copy of the same message was delivered first",
 }
 
 NO_DROPS = {
-    "pushes_refused": "a copy that an edge did not write by its rules; the edge counts the drop",
-    "reports_dropped": "the end of a connection that is not reported; its partition finds out by itself",
+    "pushes_refused": "a copy that an edge's rules denied; the edge counts the drop",
+    "reports_dropped": "the end of a connection that is not reported; its partition detects it itself",
     "requests_dropped_early": "a request that its edge sends again",
     "requests_dropped_not_serving": "a request that its edge sends again",
-    "retained_partitions_missed": "partitions that were asked again what retained messages they have",
-    "retained_reads_cut": "a stored session's filter whose connection ended before all that is retained was queued",
-    "retained_reads_dropped": "a read of retained messages that found no room; what it would have found is not known",
+    "retained_partitions_missed": "partitions that were queried again for their retained messages",
+    "retained_reads_cut": ("a stored session's filter whose connection ended before all retained messages were queued"),
+    "retained_reads_dropped": "a read of retained messages beyond the bound; its result is not known",
     "shard_messages_dropped": "a message about routes that its node sends again",
 }
 
 
 def count_drops(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    """Return drops by reason; each reason from the first look on, so that a rise from nothing is seen."""
+    """Return drops by reason; every reason is always present, so that an increase from 0 is visible."""
     found: dict[tuple[str, ...], float] = dict.fromkeys(((reason,) for reason in REASONS), 0.0)
     for name, reason in REASON_OF.items():
         found[reason,] += counts.get(name, 0)
@@ -86,5 +85,5 @@ def count_drops(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
 
 
 def count_repeats(counts: Mapping[str, int]) -> float:
-    """Return repeats that nobody misses."""
+    """Return the number of repeats."""
     return float(sum(counts.get(name, 0) for name in REPEATS))

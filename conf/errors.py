@@ -1,7 +1,7 @@
-"""The one class of error a person is meant to read: what happened, where, and what to do.
+"""Errors for operators, and the exit codes of the command line.
 
-Everything else that escapes is a bug and keeps its traceback. The command line turns a ``UserError`` into one line on
-stderr and its exit code; the codes are those of the operator's manual.
+Any other exception that escapes is a bug and keeps its traceback. The command line prints a ``UserError`` as one line
+on stderr and exits with its code; the operator's manual lists the codes.
 """
 
 import enum
@@ -16,16 +16,16 @@ class ExitCode(enum.IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2  # wrong flags, or a configuration with mistakes
-    PARTIAL = 3  # some of what was asked was done
-    NOT_READY = 4  # ask again later: no router reached, no leader, cluster not ready
+    PARTIAL = 3  # only a part of the request was done
+    NOT_READY = 4  # retry later: no router reached, no leader, cluster not ready
 
 
 class UserError(Exception):
     """An expected failure: one line per mistake, no traceback.
 
     Args:
-        message: What, where, and what to do; several lines when several mistakes were found at once.
-        exit_code: What the process exits with.
+        message: What, where, and what to do; several lines for several mistakes.
+        exit_code: Exit code of the process.
     """
 
     def __init__(self, message: str, exit_code: int = ExitCode.FAILED) -> None:
@@ -35,14 +35,14 @@ class UserError(Exception):
 
 
 class NotFound(UserError):
-    """The cluster has no such thing at this moment; it may come back, as a client does."""
+    """The object does not exist in the cluster now; it may appear later, such as a client."""
 
 
 def told_alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what a group is to whoever typed a command.
+    """Return the exception to report for a group.
 
-    Ctrl-C if it is there, whatever else went wrong meanwhile; the only UserError, or all as one with a line each,
-    if nothing but such is there; otherwise the group itself.
+    KeyboardInterrupt if it is included; else the only UserError, or all of them joined by lines, if the group has no
+    others; otherwise the group itself.
     """
     errors = list(_leaves(group))
     if any(isinstance(error, KeyboardInterrupt) for error in errors):

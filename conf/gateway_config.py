@@ -1,6 +1,7 @@
-"""The configuration of a gateway's process: a room of its own beside those that every gateway has.
+"""The configuration of a gateway's process: its own section and those of every gateway.
 
-Precedence and error lines are ``conf/sources.py``. Bridges have one room of many kinds: ``conf/bridge_config.py``.
+Precedence and error lines are in ``conf/sources.py``. Bridges have one section with many kinds:
+``conf/bridge_config.py``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig(Generic[T]):
-    """Configuration of one process; ``settings`` are those of the kind of gateway."""
+    """Configuration of one process; ``settings`` are those of its kind of gateway."""
 
     gateway: GatewaySettings
     settings: T
@@ -40,8 +41,9 @@ def load_gateway(
     """Return the configuration: defaults < file < environment < flags.
 
     Args:
-        kind: The room's name in the file, and its model.
-        defaults: Of this kind of gateway, by room and key.
+        kind: The section's name in the file, and its model.
+        defaults: Of this kind of gateway, by section and key.
+
     Raises:
         UserError: Every mistake, one line each; exit code 2.
     """

@@ -1,7 +1,7 @@
-"""anycorn as a server of HTTP/1.1 alone: what it has for HTTP/2 and WebSockets is neither spoken nor imported.
+"""anycorn as an HTTP/1.1-only server: its support for HTTP/2 and WebSockets is disabled and not imported.
 
-A client without TLS may ask for both whatever ALPN says, with bounds of their own: a request to change the protocol is
-answered as if it were not there. The libraries behind them are 2 MiB of each process that serves a page.
+Without TLS a client may request either, regardless of ALPN and with separate bounds; a request to change the protocol
+is ignored. Their libraries need 2 MiB in each process that serves a page.
 """
 
 import importlib
@@ -16,11 +16,11 @@ UPGRADE = b"upgrade"
 
 
 def plain_server() -> ModuleType:
-    """Return anycorn; importing it takes a third of a second."""
+    """Return anycorn; importing it takes about 0.3 s."""
     for name, attribute in UNSPOKEN.items():
         if name not in sys.modules:
             sys.modules[name] = module = ModuleType(name)
-            setattr(module, attribute, _Unspoken)
+            setattr(module, attribute, _DisabledProtocol)
     server = importlib.import_module("anycorn")
     protocol: Any = importlib.import_module("anycorn.protocol")
     if protocol.H11Protocol.__module__ != __name__:
@@ -28,22 +28,22 @@ def plain_server() -> ModuleType:
     return server
 
 
-class _Unspoken:
-    """Stands where a protocol stood; nobody makes one."""
+class _DisabledProtocol:
+    """Placeholder for a removed protocol; never instantiated."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise AssertionError("a protocol was changed")
+        raise AssertionError("the protocol was changed")
 
 
 def _plain(protocol: Any) -> Any:
-    """Return a class of HTTP/1.1 that never changes to another protocol."""
+    """Return an HTTP/1.1 class that never changes the protocol."""
     h11: Any = importlib.import_module("h11")
 
     class Plain(protocol):  # type: ignore[misc]
         """HTTP/1.1."""
 
         async def _check_protocol(self, event: Any) -> None:
-            """Stay."""
+            """Keep the protocol."""
 
         async def _create_stream(self, request: Any) -> None:
             if any(name == UPGRADE for name, _ in request.headers):

@@ -1,8 +1,8 @@
-"""Connections of one listener, each served by a task of anycorn's; whoever comes without a descriptor left waits.
+"""Connections of one listener, each served by a task of anycorn's; without a free descriptor, clients wait in the
+backlog.
 
-A connection has a place in a pool (``conf/admission.py``) until a request on it authenticated.
-
-anycorn's own loop ends with the first accept that fails, and its process with it.
+A connection has a slot in a pool (``conf/admission.py``) until one of its requests is authenticated. anycorn's own
+loop, and its process, would end at the first failed accept.
 """
 
 import socket
@@ -28,7 +28,7 @@ class HttpConnections:
     """The connections of one listener.
 
     Args:
-        pool: Places of those without an authenticated request.
+        pool: Slots of connections without an authenticated request.
     """
 
     def __init__(self, pool: AdmissionPool[trio.CancelScope]) -> None:
@@ -36,7 +36,7 @@ class HttpConnections:
         self._places: dict[tuple[str, int], AdmissionSlot[trio.CancelScope]] = {}  # by address and port of the client
 
     def authenticated(self, client: tuple[str, int]) -> None:
-        """Free the place of a connection: a request on it authenticated."""
+        """Free the slot of a connection: a request on it was authenticated."""
         place = self._places.pop(client, None)
         if place is not None:
             place.leave()
@@ -47,19 +47,19 @@ class HttpConnections:
         serve: Callable[[Any], Awaitable[None]],
         context: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
-        """Serve each connection until cancelled; the listener is closed at the end.
+        """Serve each connection until cancelled; then close the listener.
 
         Args:
-            listener: It listens.
-            serve: Gets the stream of a connection, and ends it.
-            context: For TLS, asked at each handshake; None: without TLS.
+            listener: A listening socket.
+            serve: Handles and closes the stream of a connection.
+            context: For TLS, called at each handshake; None: without TLS.
         """
 
         async def enter(accepted: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
             try:
                 client = accepted.socket.getpeername()[:2]
             except OSError:
-                return  # it is gone
+                return  # already closed
             stream = await anyio.abc.SocketStream.from_socket(accepted.socket.detach())
             self._places[client] = place
             try:
@@ -76,7 +76,7 @@ class HttpConnections:
 
 
 async def _secured(stream: Any, context: ssl.SSLContext) -> TLSStream | None:
-    """Return a stream behind its handshake; None where that failed, without a line in the log: strangers cause it."""
+    """Return a stream after its TLS handshake; None if that failed; not logged, because strangers can cause it."""
     secured: TLSStream | None = None
     try:
         with anyio.fail_after(HANDSHAKE_S):

@@ -1,4 +1,4 @@
-"""Modules that a library imports and a process never uses: loaded when something of them is asked for."""
+"""Lazy loading of modules that a library imports but a process rarely uses."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ __all__ = ["import_late"]
 
 
 class _LateModules(MetaPathFinder):
-    """Finds modules of some names, each as one that loads itself when an attribute is read."""
+    """Finds modules of given names; each loads when an attribute is first read."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
@@ -26,10 +26,10 @@ class _LateModules(MetaPathFinder):
 
 
 def import_late(*names: str) -> None:
-    """Let ``import name`` cost nothing until an attribute of the module is read; those that are there stay as they are.
+    """Let ``import name`` cost nothing until an attribute of the module is read; loaded modules are not changed.
 
-    ``from name import ...`` reads one, and so does a second ``import name``. To be called before threads run, and
-    before the library is imported.
+    ``from name import ...`` reads one, and so does a second ``import name``. Call it before threads run, and before the
+    library is imported.
     """
     if names:
         sys.meta_path.insert(0, _LateModules(frozenset(names)))

@@ -1,12 +1,12 @@
-"""Names of the limits of a client: those that a listener, a user, a group and a role may have. The strictest holds.
+"""Names of client limits, used by listeners, users, groups and roles. The strictest applies.
 
-A listener has a setting of each name; a user, a group and a role have any of them, and no other: a name that nobody
-reads would be no limit.
+A listener has a setting of each name; a user, a group and a role may have only these: an unread name would not limit
+anything.
 """
 
 __all__ = ["LIMIT_BELOW", "LIMIT_NAMES"]
 
-LIMIT_BELOW = 1 << 62  # any limit: sums of two fit in a word of the machine
+LIMIT_BELOW = 1 << 62  # bound of any limit: the sum of two fits in a machine word
 
 LIMIT_NAMES = (
     "publish_rate_max",

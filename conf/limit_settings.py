@@ -1,6 +1,6 @@
-"""Settings of limits: what one address, one client or all clients of a listener may use.
+"""Settings of limits: for one address, one client or all clients of a listener.
 
-A setting enters with its reader; ``conf/edge_settings.py`` takes both models as they are.
+Each setting has a reader; ``conf/edge_settings.py`` includes both models.
 """
 
 from pydantic import BaseModel, Field, model_validator
@@ -11,13 +11,13 @@ PACKET_BYTES_MAX = (8 << 20) - (320 << 10)  # with its partitions and share it f
 
 
 class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
-    """Part of ``[edge.listeners.<name>]``: rates and numbers of its clients."""
+    """Part of ``[edge.listeners.<name>]``: rates and counts of its clients."""
 
     accept_rate_max: float = Field(
         default=0.0,
         ge=0,
         le=1e6,
-        description="connections per second taken here, 0: no limit; more wait for their address's turn, 5 s at most",
+        description="accepted connections per second, 0: no limit; more are queued by address for at most 5 s",
     )
     accept_rate_address_max: float = Field(
         default=0.0,
@@ -29,7 +29,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=10_000_000,
-        description="connections open here at once, 0: no limit of its own; more are closed before their handshake",
+        description="open connections, 0: no separate limit; more are closed before their handshake",
     )
     connections_address_max: int = Field(
         default=0,
@@ -41,37 +41,44 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         le=1e7,
-        description="messages per second read from one client here, 0: the edge's; the rest waits unread",
+        description="messages per second read from one client here, 0: the edge's; the rest stays unread",
     )
     byte_rate_max: float = Field(
         default=0.0,
         ge=0,
         le=1e12,
-        description="bytes per second read from one client here, 0: no limit; the rest waits unread",
+        description="bytes per second read from one client here, 0: no limit; the rest stays unread",
     )
     publish_rate_address_max: float = Field(
         default=0.0,
         ge=0,
         le=1e7,
-        description="those of all clients of one address (IPv6: /64) here together, 0: no limit; not for PROXY senders",
+        description=(
+            "those of all clients of one address (IPv6: /64) here together, 0: no limit; not for PROXY senders"
+        ),
     )
     byte_rate_address_max: float = Field(
         default=0.0,
         ge=0,
         le=1e12,
-        description="bytes per second read from these together, 0: no limit; the rest waits unread",
+        description="bytes per second read from these together, 0: no limit; the rest stays unread",
     )
     subscribe_rate_address_max: float = Field(
         default=0.0,
         ge=0,
         le=1e6,
-        description="filters per second that these ask for and let go together, 0: no limit; more wait unread",
+        description=(
+            "filters per second that these subscribe and unsubscribe together, 0: no limit; beyond it they are not read"
+        ),
     )
     subscribe_rate_max: float = Field(
         default=0.0,
         ge=0,
         le=1e6,
-        description="filters per second that one client here may ask for and let go, 0: no limit; more wait unread",
+        description=(
+            "filters per second that one client here may subscribe and unsubscribe, 0: no limit; beyond it it "
+            "is not read"
+        ),
     )
     daily_bytes_max: int = Field(
         default=0,
@@ -83,13 +90,17 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=65535,
-        description="QoS 1/2 messages open in each direction with a client, at most and 0: the edge's; MQTT 5 is told",
+        description=(
+            "in-flight QoS 1/2 messages in each direction per client, at most and 0: the edge's; sent to MQTT 5 clients"
+        ),
     )
     packet_bytes_max: int = Field(
         default=0,
         ge=0,
         le=PACKET_BYTES_MAX,
-        description="bytes of a client's packet, at most and 0: the edge's maximum_packet_size; MQTT 5 is told",
+        description=(
+            "bytes of a client's packet, at most and 0: the edge's maximum_packet_size; sent to MQTT 5 clients"
+        ),
     )
     topic_levels_max: int = Field(
         default=0,
@@ -101,7 +112,10 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=65535,
-        description="s; a longer Keep Alive, or none, becomes this here, at most and 0: the edge's; told MQTT 5",
+        description=(
+            "s; a longer Keep Alive, or none, is lowered to this here, at most and 0: the edge's; sent to MQTT "
+            "5 clients"
+        ),
     )
     filters_max: int = Field(
         default=0,
@@ -137,7 +151,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=1 << 50,
-        description="bytes of the retained payloads of one user, 0: no limit of a user's own; more get 0x97",
+        description="bytes of the retained payloads of one user, 0: no limit per user; more get 0x97",
     )
     queue_messages_max: int = Field(
         default=0,
@@ -153,7 +167,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
     )
     proxy_identity: bool = Field(
         default=False,
-        description="a certificate that a sender in proxy_trusted verified (PROXY v2, its CN) names the client",
+        description=("a certificate that a sender in proxy_trusted verified (PROXY v2, its CN) identifies the client"),
     )
 
     @model_validator(mode="after")
@@ -170,13 +184,15 @@ class EdgeAbuseLimits(BaseModel, frozen=True, extra="forbid"):
         default=10,
         ge=0,
         le=1_000_000,
-        description="wrong credentials of one address within a minute, 0: no limit; then refused here for 5 minutes",
+        description=("wrong credentials of one address within a minute, 0: no limit; then refused here for 5 minutes"),
     )
     flapping_ends_max: int = Field(
         default=15,
         ge=0,
         le=1_000_000,
-        description="ends of one client ID from one address within a minute, 0: no limit; then 0x9F for 5 minutes",
+        description=(
+            "closed connections of one client ID from one address within a minute, 0: no limit; then 0x9F for 5 minutes"
+        ),
     )
     takeovers_max: int = Field(
         default=0,
@@ -188,7 +204,7 @@ class EdgeAbuseLimits(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         le=1e6,
-        description="wills per second that this edge publishes, 0: no limit; more wait there",
+        description="wills per second that this edge publishes, 0: no limit; more are delayed",
     )
     packet_timeout_s: float = Field(
         default=30.0,
@@ -200,5 +216,5 @@ class EdgeAbuseLimits(BaseModel, frozen=True, extra="forbid"):
         default=64,
         ge=0,
         le=1_000_000,
-        description="bytes per second of a packet that began 10 s ago or more; slower clients are closed (0x8D)",
+        description=("bytes per second of a packet that began at least 10 s ago; slower clients are closed (0x8D)"),
     )

@@ -1,6 +1,6 @@
-"""Settings of logins: what a listener asks of a client that connects, and the work that an edge does for it.
+"""Settings of logins: required credentials of a listener's clients, and bounds of the work for them.
 
-A setting enters with its reader; ``conf/edge_settings.py`` takes both models as they are.
+Each setting has a reader; ``conf/edge_settings.py`` includes both models.
 """
 
 from pathlib import Path
@@ -20,26 +20,28 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
 
     authentication: tuple[StepName, ...] = Field(
         default=(),
-        description="steps in order, the first that knows a client's credentials decides; none: each one whose "
-        "settings are there",
+        description="steps in order, the first one for a client's credentials decides; none: each one that is "
+        "configured",
     )
     crl_files: tuple[Path, ...] = Field(
         default=(),
         max_length=64,
-        description="revocation lists of client_ca, PEM or DER, looked at every 30 s; stale or none: 0x87 at CONNECT",
+        description=(
+            "revocation lists of client_ca, PEM or DER, checked every 30 s; stale or missing: 0x87 at CONNECT"
+        ),
     )
     ocsp: Literal["off", "soft", "require"] = Field(
         default="off",
-        description="ask ocsp_url about each client's certificate at CONNECT; no usable answer: soft lets it go on, "
-        "require is 0x88",
+        description="check each client's certificate at ocsp_url at CONNECT; without a usable response soft continues, "
+        "require returns 0x88",
     )
     ocsp_url: HttpUrl = Field(
         default=HttpUrl(),
-        description="URL of the responder of client_ca, or file:PATH (mode 0600) of a file with it; what a certificate "
-        "says of one is never asked",
+        description="URL of the responder of client_ca, or file:PATH (mode 0600) of a file with it; URLs in "
+        "certificates are never used",
     )
     certificate_name: Literal["cn", "san_dns", "san_uri", "san_email", "dn", "fingerprint"] = Field(
-        default="cn", description="part of a client's certificate that names it; it must be there exactly once"
+        default="cn", description="part of a client's certificate with its name; it must exist exactly once"
     )
     certificate_use: Literal["user", "client_id", "both"] = Field(
         default="user", description="meaning of that name: user, client identifier, or both"
@@ -49,11 +51,11 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
     )
     cluster_users: bool = Field(
         default=False,
-        description="the steps password and scram (edge.scram_secret_file) also take users of the cluster "
-        "(`stratamq user`), after the file",
+        description="the steps password and scram (edge.scram_secret_file) also accept users of the cluster (`stratamq "
+        "user`), after the file",
     )
     scram_without_tls: bool = Field(
-        default=False, description="take SCRAM on a plain listener, where an observer may try passwords against it"
+        default=False, description="accept SCRAM on a plain listener, where an observer can test passwords offline"
     )
     token_keys: tuple[Path, ...] = Field(
         default=(), max_length=64, description="public keys in PEM, one a file, that verify tokens (JWT) of clients"
@@ -66,8 +68,8 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
     )
     token_jwks_url: KeySetUrl = Field(
         default=KeySetUrl(),
-        description="URL of a key set (JWKS), or file:PATH (mode 0600) of a file with it; fetched every 300 s, kept "
-        "24 h; https, or http on loopback",
+        description="URL of a key set (JWKS), or file:PATH (mode 0600) of a file with it; fetched every 300 s, valid "
+        "for 24 h; https, or http on loopback",
     )
     token_jwks_ca: Path | None = Field(
         default=None, description="PEM that verifies that address; none: the authorities of the system"
@@ -80,31 +82,31 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
         default="sub", min_length=1, max_length=256, description="claim of a token that names the user"
     )
     token_acl: bool = Field(
-        default=False, description="rules in a token's claim acl count, in EMQX's two forms, behind all other rules"
+        default=False, description="apply rules in a token's claim acl, in EMQX's two forms, after all other rules"
     )
     http_url: ProtectedUrl = Field(
         default=ProtectedUrl(),
-        description="URL that the step http asks about clients with a user name, as EMQX asks, or file:PATH (mode "
+        description="URL for the step http, which sends clients with a user name in EMQX's format, or file:PATH (mode "
         "0600) of a file with it; https, or http on loopback",
     )
     http_ca: Path | None = Field(
         default=None, description="PEM that verifies that address; none: the authorities of the system"
     )
     http_certificate: Path | None = Field(
-        default=None, description="PEM chain that this edge shows there; with http_key"
+        default=None, description="PEM chain that this edge sends there; with http_key"
     )
     http_key: Path | None = Field(default=None, description="PEM private key of http_certificate; mode 0600")
     http_acl: bool = Field(
-        default=False, description="rules in the answer's acl count, in EMQX's two forms, behind all other rules"
+        default=False, description="apply rules in the response's acl, in EMQX's two forms, after all other rules"
     )
     http_superuser_role: str = Field(
-        default="", max_length=256, description="role of whom the answer calls is_superuser; none: that gives nothing"
+        default="", max_length=256, description="role of clients with is_superuser in the response; none: no role"
     )
     client_id_form: str = Field(
         default="",
         max_length=1024,
         pattern=r"^(?:[^{}]|\{user\}|\{cn\})*$",
-        description="form of client identifiers: text with {user} and {cn}, ... at its end for any text; none: any",
+        description=("form of client identifiers: text with {user} and {cn}, ... at its end for any text; none: any"),
     )
 
     @model_validator(mode="after")
@@ -123,11 +125,13 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
         if self.crl_files and getattr(self, "client_ca", None) is None:
             raise ValueError("crl_files needs client_ca, which signs them")
         if self.crl_files and getattr(self, "proxy_identity", False):
-            raise ValueError("crl_files and proxy_identity: the one who verifies certificates has to look at the lists")
+            raise ValueError("crl_files and proxy_identity: the verifier of the certificates must check the lists")
         if (self.ocsp != "off") != bool(self.ocsp_url):
             raise ValueError("ocsp and ocsp_url go together")
         if self.ocsp != "off" and (getattr(self, "client_ca", None) is None or getattr(self, "proxy_identity", False)):
-            raise ValueError("ocsp needs client_ca, and no proxy_identity: who verifies certificates has to ask")
+            raise ValueError(
+                "ocsp needs client_ca, and no proxy_identity: the verifier of the certificates must query OCSP"
+            )
         verified = getattr(self, "client_ca", None) is not None or getattr(self, "proxy_identity", False)
         if "certificate" in self.authentication and not verified:
             raise ValueError('authentication has "certificate", which needs client_ca or proxy_identity')
@@ -159,7 +163,7 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("http_certificate and http_key go together")
         roles = getattr(self, "roles_file", None) is not None or getattr(self, "cluster_roles", False)
         if self.http_superuser_role and not roles:
-            raise ValueError("http_superuser_role needs roles_file or cluster_roles, which say what the role may do")
+            raise ValueError("http_superuser_role needs roles_file or cluster_roles, which define the role")
 
 
 class EdgeLogin(BaseModel, frozen=True, extra="forbid"):
@@ -169,5 +173,5 @@ class EdgeLogin(BaseModel, frozen=True, extra="forbid"):
         default=200,
         ge=1,
         le=100_000,
-        description="logins that wait for the one thread of password hashes; more get 0x89, by address in turn",
+        description="logins queued for the password hash thread; more get 0x89; served round robin by address",
     )

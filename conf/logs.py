@@ -1,9 +1,9 @@
-"""Lines that a node writes to standard error: one JSON object each, or text for a person at a terminal.
+"""Log lines on standard error: one JSON object each, or text at a terminal.
 
-Decides the fields (``ts``, ``level``, ``event``, ``message``, ``node``, ``logger``, then the event's values) and leaves
-out repeats of a flood, counted. Modules log through ``conf.events.say``; what libraries log is
-the event ``log.other``: warnings and errors alone, because at info they write what each request is. Payloads, passwords
-and keys are never logged, and URLs are masked.
+Defines the fields (``ts``, ``level``, ``event``, ``message``, ``node``, ``logger``, then the event's values) and
+suppresses repeats of a flood, counted. Modules log through ``conf.events.say``. Library lines are the event
+``log.other``: warnings and errors only, because at info they log each request. Payloads, passwords and keys are never
+logged, and URLs are masked.
 """
 
 import datetime
@@ -20,13 +20,13 @@ from conf.urls import mask_urls
 
 __all__ = ["KeptLine", "KeptLines", "RepeatFilter", "configure_logs", "kept_lines"]
 
-BURST = 10  # records of one event within repeat_s before the rest is left out
-KEPT_LINES = 2_000  # of this process, for whoever asks it
+BURST = 10  # records of one event within repeat_s before the rest is suppressed
+KEPT_LINES = 2_000  # stored lines of this process, for queries
 OWN_LOGGERS = (  # packages of StrataMQ; the level of all others is at least warning
     *("access", "admin", "bench", "conf", "edge", "gateways", "jobs"),
     *("membership", "mqtt", "router", "storage", "stratamq", "wire"),
 )
-EVENTS_MAX = 1024  # events watched for repeats; the least recent is forgotten
+EVENTS_MAX = 1024  # events tracked for repeats; the least recent is removed
 
 
 def _message_of(record: logging.LogRecord) -> str:
@@ -38,15 +38,15 @@ def _event_of(record: logging.LogRecord) -> str:
 
 
 class RepeatFilter(logging.Filter):
-    """Lets the first records of an event through in each interval, and says with the next how many were left out.
+    """Passes the first records of an event in each interval, and adds the number of suppressed ones to the next.
 
-    A flood of one cause about many clients is one event; a library's event is its message template.
+    A flood of one cause for many clients is one event; a library's event is its message template.
     """
 
     def __init__(self, repeat_s: float) -> None:
         super().__init__()
         self._repeat_s = repeat_s
-        self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # -> began, records since
+        self._seen: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # -> start, records since
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write a record; sets ``record.left_out`` on the first one after a flood."""
@@ -74,14 +74,14 @@ class _Formatter(logging.Formatter):
         self._node = node
 
     def fields(self, record: logging.LogRecord) -> dict[str, object]:
-        """Return the caller's facts, and the number of records left out before this one."""
+        """Return the caller's values, and the number of records suppressed before this one."""
         fields = dict(getattr(record, "fields", {}))
         if hasattr(record, "left_out"):
             fields["left_out"] = record.left_out
         return fields
 
     def trace(self, record: logging.LogRecord) -> str:
-        """Return the traceback of an error that is a bug, or nothing."""
+        """Return the traceback of an error that is a bug, or ""."""
         return mask_urls(self.formatException(record.exc_info)) if record.exc_info else ""
 
 
@@ -105,16 +105,16 @@ class _JsonLines(_Formatter):
 class _Text(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ts = datetime.datetime.fromtimestamp(record.created).astimezone()
-        named = fields_of(EVENTS[_event_of(record)].sentence)  # what it says already is not said twice
+        named = fields_of(EVENTS[_event_of(record)].sentence)  # values in the sentence are not repeated
         beside = {key: value for key, value in self.fields(record).items() if key not in named}
         facts = "".join(f" {key}={value}" for key, value in beside.items())
-        said = _printable(f"{self._node}: {_message_of(record)}{facts}", _text_escape)
+        text = _printable(f"{self._node}: {_message_of(record)}{facts}", _text_escape)
         trace = "".join(f"\n{_printable(line, _text_escape)}" for line in self.trace(record).splitlines())
-        return f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {said}{trace}"
+        return f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {text}{trace}"
 
 
 class KeptLine(NamedTuple):
-    """A line that was written, for looks."""
+    """A written line, for queries."""
 
     number: int
     at_ms: int
@@ -126,14 +126,14 @@ class KeptLine(NamedTuple):
 
 
 class KeptLines:
-    """The last lines that this process wrote."""
+    """The last lines of this process."""
 
     def __init__(self) -> None:
         self.lines: deque[KeptLine] = deque(maxlen=KEPT_LINES)
         self.number = 0  # of the newest
 
     def keep(self, record: logging.LogRecord) -> None:
-        """Keep a record that is written."""
+        """Store a written record."""
         self.number += 1
         fields = dict(getattr(record, "fields", {}))
         at_ms = int(record.created * 1000)
@@ -146,12 +146,12 @@ _kept = KeptLines()
 
 
 def kept_lines() -> KeptLines:
-    """Return the last lines of this process; none before its log is configured."""
+    """Return the last lines of this process; empty before its log is configured."""
     return _kept
 
 
 class _Writer(logging.StreamHandler[TextIO]):
-    """Writes what its filter lets through, and keeps it."""
+    """Writes and stores the records that pass its filter."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _kept.keep(record)
@@ -159,7 +159,7 @@ class _Writer(logging.StreamHandler[TextIO]):
 
 
 def _printable(line: str, escape: Callable[[str], str]) -> str:
-    """Return a line in which a stranger's name ends no line, moves no terminal, and turns no letters round."""
+    """Return a line with escaped control characters, so untrusted names cannot end a line or control a terminal."""
     return line if line.isprintable() else "".join(char if char.isprintable() else escape(char) for char in line)
 
 
@@ -172,7 +172,7 @@ def _json_escape(char: str) -> str:
 
 
 def configure_logs(settings: LogSettings, node: str, stream: TextIO | None = None) -> None:
-    """Send this process's log to standard error; call once, before anything is logged."""
+    """Send this process's log to standard error; call once, before the first log call."""
     target = sys.stderr if stream is None else stream
     text = settings.format == "text" or (settings.format == "auto" and target.isatty())
     handler = _Writer(target)

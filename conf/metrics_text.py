@@ -1,8 +1,7 @@
-"""Prometheus' text format, written without a client library: a scrape takes the loop for as long as this runs.
+"""Prometheus' text format, written without a client library: rendering blocks the event loop.
 
-The text of a family stands from one scrape to the next: it is written anew when a number of it changed, and then only
-the lines of those. Kept texts are bounded by what a node has of label sets.
-Source: Prometheus, "Exposition formats", text format 0.0.4.
+The text of a family is cached between scrapes: only the lines of changed numbers are rendered again. The cache is
+bounded by the node's label sets. Source: Prometheus, "Exposition formats", text format 0.0.4.
 """
 
 import math
@@ -15,7 +14,7 @@ KEPT_MAX = 4096  # lines of one family
 
 
 def number_text(number: float) -> str:
-    """Return a number as a sample has it."""
+    """Return a number in the format of a sample."""
     if math.isfinite(number):
         return repr(float(number))
     return "NaN" if math.isnan(number) else "+Inf" if number > 0 else "-Inf"
@@ -25,7 +24,7 @@ class FamilyText:
     """One family of the page.
 
     Args:
-        name: Whole.
+        name: Full name.
         kind: counter, gauge or histogram.
         text: Of HELP.
         labels: Names.
@@ -35,17 +34,17 @@ class FamilyText:
     __slots__ = ("_begins", "_bounds", "_head", "_kind", "_labels", "_lines", "_name", "_read", "_seen", "_text")
 
     def __init__(self, name: str, kind: str, text: str, labels: tuple[str, ...], read: Callable[[], Any]) -> None:
-        told = text.replace("\\", r"\\").replace("\n", r"\n")
-        self._head = f"# HELP {name} {told}\n# TYPE {name} {kind}\n"
+        escaped = text.replace("\\", r"\\").replace("\n", r"\n")
+        self._head = f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n"
         self._name, self._kind, self._labels, self._read = name, kind, labels, read
-        self._lines: dict[tuple[str, ...], tuple[float, str, str]] = {}  # number, how the line begins, the line
+        self._lines: dict[tuple[str, ...], tuple[float, str, str]] = {}  # number, prefix of the line, the line
         self._bounds: object = ()
         self._begins: list[str] = []  # of the lines of buckets
-        self._seen: object = self  # what the text shows; nothing yet
+        self._seen: object = self  # content of the text; none yet
         self._text = b""
 
     def lines(self) -> bytes:
-        """Return its part of the page as it is now."""
+        """Return the current text of the family."""
         value = self._read()
         if self._kind == "histogram":
             seen: object = (value.bounds, tuple(value.counts), value.total)
@@ -76,8 +75,8 @@ class FamilyText:
     def _begin(self, key: tuple[str, ...]) -> str:
         if not key:
             return f"{self._name} "
-        told = ",".join(f'{label}="{_escaped(one)}"' for label, one in sorted(zip(self._labels, key, strict=True)))
-        return f"{self._name}{{{told}}} "
+        escaped = ",".join(f'{label}="{_escaped(one)}"' for label, one in sorted(zip(self._labels, key, strict=True)))
+        return f"{self._name}{{{escaped}}} "
 
     def _histogram(self, histogram: Any) -> str:
         name = self._name

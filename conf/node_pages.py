@@ -1,7 +1,7 @@
-"""A node's own pages: ``/metrics``, ``/livez``, ``/startupz``, ``/readyz``, as an ASGI application without a framework.
+"""A node's own pages, ``/metrics``, ``/livez``, ``/startupz``, ``/readyz``, as an ASGI application without a framework.
 
-A scrape takes the loop of a node that serves clients: four paths need no router, no classes of requests and answers.
-Decides status and text; figures and conditions are ``conf/metrics.py``'s.
+A scrape blocks the event loop of a node with clients: four paths need no router and no request or response classes.
+Decides status and text; ``conf/metrics.py`` has metrics and conditions.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,34 +18,34 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class NodeMetrics(Protocol):
-    """Figures and conditions of one node.
+    """Metrics and conditions of one node.
 
     Attributes:
-        pages_misdirected: Requests for a host that is no name of the node.
+        pages_misdirected: Requests for a host that is not a name of the node.
     """
 
     pages_misdirected: int
 
     @property
     def waits_for(self) -> Callable[[], str]:
-        """Says in one line why the node is not ready, "" for nothing."""
+        """Returns why the node is not ready, in one line; "" if it is."""
 
     async def page(self) -> bytes:
-        """Return the figures in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
 
     def readiness(self) -> dict[str, bool]:
         """Return every condition of ``/readyz``."""
 
     def has_started(self) -> bool:
-        """Return whether every condition was met once."""
+        """Return whether all conditions were met once."""
 
 
 class NodePages:
     """The pages.
 
     Args:
-        metrics: What they show.
-        health_only: There is no ``/metrics``: the address is one that many reach.
+        metrics: Their content.
+        health_only: Serve no ``/metrics``: the address is reachable for many.
         hosts: Names of the node; requests for others are refused. None: any.
     """
 
@@ -80,14 +80,14 @@ class NodePages:
         if path == "/metrics":
             return 200, FIGURES, await metrics.page()
         if path == "/livez":
-            return 200, TEXT, b"ok\n"  # answering at all shows that the loop turns
+            return 200, TEXT, b"ok\n"  # any answer shows that the event loop runs
         waits_for = metrics.waits_for() or "starting"
         if path == "/startupz":
             if metrics.has_started():
                 return 200, TEXT, b"ok\n"
             return 503, TEXT, f"not started: {waits_for}\n".encode()
         checks = metrics.readiness()
-        ready = bool(checks) and all(checks.values())  # none are there before the node has begun
+        ready = bool(checks) and all(checks.values())  # none exist before the node has started
         text = "ok\n" if ready else f"not ready: {waits_for}\n"
         if b"verbose" in (part.partition(b"=")[0] for part in query.split(b"&")):
             text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text

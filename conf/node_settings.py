@@ -1,7 +1,7 @@
-"""Settings that every tier has: who this node is, its links, its metrics page, its log.
+"""Settings of every tier: identity of the node, its links, its metrics page, its log.
 
-One frozen model per room; each field says its unit, and what moves when it is raised. Where values come from is
-``conf/sources.py``; the table in docs/settings.md is generated from here.
+One frozen model per section; each field states its unit and the effect of raising it. ``conf/sources.py`` reads values;
+the table in docs/settings.md is generated from here.
 """
 
 import re
@@ -36,17 +36,17 @@ HostName = Annotated[str, AfterValidator(_validate_reference)]  # with or withou
 
 
 def split_list(value: object) -> object:
-    """Let the environment and flags give lists as ``a,b``."""
+    """Accept lists as ``a,b`` from the environment and flags."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
 
 
 def named_tables(value: object) -> object:
-    """Take ``[room.key.<name>]`` tables as a list of them, each with its name; a list as it is.
+    """Convert ``[section.key.<name>]`` tables to a list, each with its name; a list is unchanged.
 
     Raises:
-        ValueError: Two have one name: one of them would silently be gone.
+        ValueError: Two have one name: one would be lost silently.
     """
     if isinstance(value, Mapping):
         value = [{"name": name, **table} if isinstance(table, Mapping) else table for name, table in value.items()]
@@ -59,7 +59,7 @@ def named_tables(value: object) -> object:
 
 
 class NodeSettings(NodeAudit, NodeRevocation, NodeScheduling, frozen=True, extra="forbid"):
-    """Room ``node``: identity, links to other nodes, data folder."""
+    """Section ``node``: identity, links to other nodes, data folder."""
 
     cluster: str = Field(
         default="stratamq",
@@ -72,12 +72,10 @@ class NodeSettings(NodeAudit, NodeRevocation, NodeScheduling, frozen=True, extra
         max_length=64,
         description="unique in the cluster and the same after every restart; default: tier and host name",
     )
-    data_dir: Path = Field(
-        description="folder of everything this node keeps; one node per folder; default: data/<tier>"
-    )
+    data_dir: Path = Field(description="folder of all data of this node; one node per folder; default: data/<tier>")
     seeds: tuple[str, ...] = Field(
         default=(),
-        description="host:port of routers, asked for the map at start; one that answers is enough, name them all",
+        description=("host:port of routers, queried for the map at start; one that responds is enough, list them all"),
     )
     zone: str = Field(
         default="",
@@ -99,19 +97,20 @@ class NodeSettings(NodeAudit, NodeRevocation, NodeScheduling, frozen=True, extra
         description="TCP port of links; 0: chosen by the system; default: router 7947, storage 7948, edge 7949",
     )
     advertise: str = Field(
-        default="", description="host:port that other nodes dial when it is not the one bound (container, NAT)"
+        default="",
+        description=("host:port that other nodes connect to if it differs from the bound one (container, NAT)"),
     )
     certificate: Path | None = Field(
         default=None,
         description="PEM, names this node by URI stratamq://<cluster>/<tier>/<id>; for server and client use",
     )
-    key: Path | None = Field(default=None, description="PEM private key of the certificate; not readable by everybody")
+    key: Path | None = Field(default=None, description="PEM private key of the certificate; not readable by every user")
     authority: Path | None = Field(
         default=None, description="PEM of the authority that signs the nodes of this cluster"
     )
     plaintext_links: bool = Field(
         default=False,
-        description="links without TLS: nodes are not authenticated; said in the log at start; for tests only",
+        description="links without TLS: nodes are not authenticated; logged at start; for tests only",
     )
 
     @field_validator("seeds", mode="before")
@@ -121,27 +120,27 @@ class NodeSettings(NodeAudit, NodeRevocation, NodeScheduling, frozen=True, extra
 
 
 class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``metrics``: /metrics, /livez, /startupz and /readyz."""
+    """Section ``metrics``: /metrics, /livez, /startupz and /readyz."""
 
-    enabled: bool = Field(default=True, description="serve the page; counters are kept in any case")
+    enabled: bool = Field(default=True, description="serve the page; counters run in any case")
     bind: str = Field(default="127.0.0.1", description="address; the page has no secrets and no authentication")
     port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
     hosts: tuple[HostText, ...] = Field(
         default=(),
         max_length=64,
-        description="names, without ports, by which scrapers reach the page beside loopback, its address, that of "
-        "node.advertise and this host's own name; *.parent is all names one level below, * any; requests for others "
-        "get 421 (DNS rebinding)",
+        description="names, without ports, by which scrapers reach the page, in addition to loopback, its address, "
+        "that of node.advertise and this host's own name; *.parent is all names one level below, * any; "
+        "requests for others get 421 (DNS rebinding)",
     )
     prepare: bool = Field(
         default=True,
-        description="import what the page needs before the node is ready: some 0.2 s of the start and 7 MiB, which "
-        "the first scrape costs the loop else; `stratamq up` leaves it to the first scrape",
+        description="import the page's modules before the node is ready: about 0.2 s of the start and 7 MiB, otherwise "
+        "at the first scrape; `stratamq up` uses the first scrape",
     )
     health_bind: str = Field(
         default="",
         pattern=r"^(|(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9.-]+):[0-9]{1,5})$",
-        description="host:port that serves /livez, /startupz and /readyz alone, for other hosts; empty: nowhere",
+        description="host:port that serves only /livez, /startupz and /readyz, for other hosts; empty: none",
     )
 
     @field_validator("hosts", mode="before")
@@ -151,10 +150,10 @@ class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class LogSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``logs``: what goes to standard error."""
+    """Section ``logs``: lines on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="least severe level written; debug also writes what is normal about each connection"
+        default="info", description="lowest level that is written; debug includes normal events of each connection"
     )
     format: Literal["auto", "json", "text"] = Field(
         default="auto",
@@ -164,5 +163,7 @@ class LogSettings(BaseModel, frozen=True, extra="forbid"):
         default=10.0,
         ge=0.0,
         le=3600.0,
-        description="s; beyond ten records of one event within this, the rest is left out and counted; 0: nothing is",
+        description=(
+            "s; beyond ten records of one event within this time, the rest is suppressed and counted; 0: no suppression"
+        ),
     )

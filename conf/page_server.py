@@ -1,11 +1,10 @@
-"""The server of a node's own pages: anycorn's HTTP/1.1, without its tasks and its streams, and one send for an answer.
+"""The server of a node's own pages: anycorn's HTTP/1.1 without its tasks and streams, and one send per response.
 
-A scrape takes the loop of a node that serves clients. anycorn has a task for each connection, for each request, and
-for the silence between them, gives trio the head of an answer, its body and its end one by one, and reaches trio
-through a layer of its own: a connection that comes for one answer took twice the time of one that stands. Here its
-protocol is driven by one task of trio's for each connection, which answers what it has read, and nothing else.
-anycorn is imported here, so this module is imported when somebody asks, behind ``conf/http1.py`` (``conf/metrics.py``).
-Decision: docs/adr/0193-one-task-for-a-page.md.
+A scrape blocks the event loop of a node with clients. anycorn uses a task for each connection, each request, and each
+idle period, sends head, body and end of a response separately, and wraps trio in its own layer. A connection for a
+single response took twice the time of a persistent one. Here one trio task per connection drives anycorn's protocol,
+and answers the requests that it has read. anycorn is imported here, so this module is imported on demand, after
+``conf/http1.py`` (``conf/metrics.py``). Decision: docs/adr/0193-one-task-for-a-page.md.
 """
 
 import socket
@@ -28,22 +27,22 @@ from conf.http1 import plain_server
 
 __all__ = ["serve_pages"]
 
-SILENCE_S = 75  # of a connection: scrapers and balancers come each 60 s or more often
-SEND_S = 10.0  # for an answer to be taken
+SILENCE_S = 75  # of a connection: scrapers and balancers send a request at least every 60 s
+SEND_S = 10.0  # to send a response
 READ_BYTES = 65_536
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 Message = dict[str, Any]
-EMPTY: Message = {"type": "http.request", "body": b"", "more_body": False}  # no page of a node reads a body
+EMPTY: Message = {"type": "http.request", "body": b"", "more_body": False}  # pages of a node read no body
 
 
 class _Answers:
-    """anycorn's tasks for requests: the application is called when the request has been read, and awaited."""
+    """anycorn's tasks for requests: calls and awaits the application after the request has been read."""
 
     async def spawn_app(
         self, application: ASGIWrapper, config: Config, scope: Any, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Message], Awaitable[None]]:
-        """Return what takes the events of one request."""
+        """Return the receiver of one request's events."""
         answered = False
 
         async def receive() -> Message:
@@ -55,7 +54,7 @@ class _Answers:
                 return
             answered = True
             try:
-                await application(scope, receive, send, None, None)  # type: ignore[arg-type]  # it starts no thread
+                await application(scope, receive, send, None, None)  # type: ignore[arg-type]  # starts no thread
             except Exception:
                 await config.log.exception("a page failed")
             await send(None)
@@ -75,7 +74,7 @@ class _Connection:
         )
 
     async def run(self) -> None:
-        """Answer until the client is silent, or gone, or says something that is no request."""
+        """Answer until the client is silent or disconnected, or sends an invalid request."""
         try:
             await self._protocol.initiate()
             while data := await self._read():
@@ -89,7 +88,9 @@ class _Connection:
         return b""
 
     async def _send(self, event: Event) -> None:
-        """Keep a part of an answer; send all of it at its end, which has no bytes, or when the connection ends."""
+        """Buffer a part of a response; send all of it at its end event, which has no bytes, or at the end of the
+        connection.
+        """
         if isinstance(event, RawData):
             self._unsent += event.data
             if event.data and isinstance(self._protocol.protocol, H11Protocol):
@@ -100,7 +101,7 @@ class _Connection:
             self._close()
 
     async def _flush(self) -> None:
-        """Send what there is; a client that does not take it loses its connection."""
+        """Send the buffer; a client that does not read it is disconnected."""
         data, self._unsent = bytes(self._unsent), bytearray()
         try:
             with trio.fail_after(SEND_S):
@@ -115,7 +116,7 @@ class _Connection:
 
 
 def _local(stream: trio.SocketStream) -> tuple[str, int] | None:
-    """Return the address that a connection came to; None for one that is gone."""
+    """Return the local address of a connection; None if it is closed."""
     try:
         host, port = stream.socket.getsockname()[:2]
     except OSError:
@@ -124,9 +125,9 @@ def _local(stream: trio.SocketStream) -> tuple[str, int] | None:
 
 
 async def serve_pages(application: Application, listener: socket.socket, pool: AdmissionPool[trio.CancelScope]) -> None:
-    """Serve an ASGI application by HTTP/1.1 until cancelled; the listener is the server's from here on.
+    """Serve an ASGI application by HTTP/1.1 until cancelled; takes ownership of the listener.
 
-    Whoever comes without a descriptor left waits in the backlog.
+    Without a free descriptor, new connections wait in the backlog.
     """
     plain_server()
     config = Config()
@@ -135,7 +136,7 @@ async def serve_pages(application: Application, listener: socket.socket, pool: A
     context, answers = WorkerContext(None), ASGIWrapper(application)
 
     async def serve(accepted: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
-        del place  # nobody authenticates here
+        del place  # these pages have no authentication
         try:
             await _Connection(accepted, answers, config, context).run()
         except Exception:

@@ -1,7 +1,7 @@
-"""Folders and files for their owner alone, and what is refused at start.
+"""Folders and files for their owner only, and the checks at start.
 
-Messages, keys and logs lie in them. What is new is made with modes 0700 and 0600 (``keep_private``); what exists is
-judged without following a link, because whoever may replace a file of ours is the node.
+They contain messages, keys and logs. New ones get modes 0700 and 0600 (``keep_private``). Existing ones are checked
+without following links, because a user who can replace such a file controls the node.
 """
 
 import os
@@ -28,30 +28,30 @@ AUDIT = re.compile(r"audit\.jsonl(\.[0-9]{19})?")  # its group may read it (acce
 
 
 def keep_private() -> None:
-    """Let everything that this process makes from here on be its owner's alone, also what C libraries make."""
+    """Make all new files of this process private, including those of C libraries."""
     os.umask(OTHERS)
 
 
 def check_file(path: Path, what: str, bytes_max: int) -> None:
-    """Refuse what is no file that a person wrote, before it is opened: a pipe would hold the process.
+    """Refuse a path that is not a regular file before it is opened: a pipe would block the process.
 
     Raises:
-        UserError: It is a folder, a pipe or a device, or has more bytes.
-        OSError: It is missing, or cannot be looked at.
+        UserError: It is a folder, a pipe or a device, or too large.
+        OSError: It is missing, or its status cannot be read.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise UserError(f"{what} {path} is {kind}; name a file")
     if status.st_size > bytes_max:
         raise UserError(f"{what} {path} has {status.st_size} bytes, more than {bytes_max}")
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, with mode 0700.
+    """Create a folder and its missing parents with mode 0700.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     for folder in (*reversed(path.parents), path):
         if not folder.exists():
@@ -59,13 +59,14 @@ def make_private_folder(path: Path) -> None:
 
 
 def check_private(path: Path, what: str) -> None:
-    """Check that a file or folder is this user's alone; one that is missing is not judged.
+    """Check that only this user has access to a file or folder; a missing one is ignored.
 
     Args:
-        path: Not followed if it is a symbolic link.
-        what: Names it in the error.
+        path: Symbolic links are not followed.
+        what: Description for the error.
+
     Raises:
-        UserError: It is a link, belongs to another user, or is open to group or others.
+        UserError: It is a link, belongs to another user, or is accessible to group or others.
     """
     try:
         status = path.lstat()
@@ -85,18 +86,19 @@ def check_private(path: Path, what: str) -> None:
 
 
 def read_secret(where: str, path: Path) -> bytes:
-    """Return the content of a file of mode 0600, without the end of its line.
+    """Return the content of a file of mode 0600, without the trailing newline.
 
     Args:
-        where: Names the setting in an error.
-        path: Not followed if it is a symbolic link.
+        where: Name of the setting, for errors.
+        path: Symbolic links are not followed.
+
     Raises:
-        UserError: It is open to others, no regular file, too long, or cannot be read.
+        UserError: It is accessible to others, not a regular file, too long, or cannot be read.
     """
     what = f"{where}: secret"
     check_private(path, what)
     try:
-        check_file(path, what, SECRET_BYTES_MAX)  # a pipe would hold the process
+        check_file(path, what, SECRET_BYTES_MAX)  # a pipe would block the process
         with path.open("rb") as file:
             secret = file.read(SECRET_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -109,14 +111,15 @@ def read_secret(where: str, path: Path) -> bytes:
 
 
 def check_private_folder(path: Path, what: str, inside: str) -> None:
-    """Check a folder, what lies in it, and what lies in its folders.
+    """Check a folder, its entries, and those of its subfolders.
 
     Args:
-        path: The folder; one that is missing is not judged.
-        what: Names the folder in an error.
-        inside: Names what lies in it.
+        path: The folder; a missing one is ignored.
+        what: Description of the folder, for errors.
+        inside: Description of the entries.
+
     Raises:
-        UserError: As ``check_private``, about the first that is found.
+        UserError: As ``check_private``, for the first violation.
     """
     check_private(path, what)
     for entry in _entries(path):

@@ -1,7 +1,7 @@
-"""Settings of the routing tier: the size of the table, leases, Raft.
+"""Settings of the routing tier: number of partitions and shards, leases, Raft.
 
-``partitions`` and ``shards`` are fixed when a cluster is bootstrapped; afterwards the stored map holds.
-Sources: docs/protocol.md section 2 (map and leases); the Raft paper, section 9.3, for the relation of timeouts.
+``partitions`` and ``shards`` are fixed when a cluster is bootstrapped; afterwards the stored map applies. Sources:
+docs/protocol.md section 2 (map and leases); the Raft paper, section 9.3, for the relation of timeouts.
 """
 
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -12,11 +12,13 @@ __all__ = ["RouterSettings"]
 
 
 class RouterSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``router``."""
+    """Section ``router``."""
 
     members: tuple[str, ...] = Field(
         default=(),
-        description="id@host:port of the 1, 3 or 5 routers of a new cluster, this one included; empty: this one alone",
+        description=(
+            "id@host:port of the 1, 3 or 5 routers of a new cluster, including this one; empty: only this one"
+        ),
     )
     join: bool = Field(
         default=False, description="do not bootstrap: wait to be added to a running cluster as a learner"
@@ -25,15 +27,15 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
         default=256,
         ge=1,
         le=8_192,
-        description="storage partitions, fixed at bootstrap; more spreads finer; with more than the bound, the death "
-        "of a storage node kept the others of a host of 2 cores busy for longer than a lease of 2 s",
+        description="storage partitions, fixed at bootstrap; more balance better; above the maximum, the death of a "
+        "storage node kept other nodes on a host of 2 cores busy for longer than a lease of 2 s",
     )
     shards: int = Field(default=64, ge=1, le=4096, description="route shards, fixed at bootstrap")
     replicas: int = Field(
         default=3,
         ge=1,
         le=7,
-        description="copies of each partition; fewer storage nodes hold fewer, and the log says so",
+        description="copies of each partition; fewer storage nodes hold fewer, which is logged",
     )
     min_in_sync: int = Field(
         default=2,
@@ -48,13 +50,13 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
         description="s; a dead node is replaced after about this; lower fails over sooner, on less evidence",
     )
     lease_margin_s: float = Field(
-        default=0.1, ge=0.0, le=10, description="s the routers wait beyond a lease for differences between clocks"
+        default=0.1, ge=0.0, le=10, description="s the routers wait after a lease for clock differences"
     )
     election_timeout_s: float = Field(
         default=0.3,
         ge=0.05,
         le=30,
-        description="s without a leader before a campaign, drawn between 1 and 2 times this",
+        description="s without a leader before an election, randomized between 1 and 2 times this",
     )
     heartbeat_s: float = Field(
         default=0.06, ge=0.005, le=10, description="s between the leader's messages; well below the election timeout"
@@ -66,14 +68,14 @@ class RouterSettings(BaseModel, frozen=True, extra="forbid"):
         default=5_000,
         ge=0,
         le=10_000_000,
-        description="entries kept behind a snapshot for routers that are a little late",
+        description="entries kept after a snapshot for routers that lag slightly",
     )
     cached_topics_max: int = Field(
         default=1_000_000,
         ge=1000,
         le=100_000_000,
-        description="topics that edges cache, remembered for invalidation; the oldest go first, those answered "
-        "within a second stay (up to 10 000 more)",
+        description="cached topics of edges, stored for invalidation; the oldest are removed first, those answered "
+        "within the last second stay (up to 10 000 more)",
     )
 
     @field_validator("members", mode="before")

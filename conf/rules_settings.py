@@ -1,6 +1,6 @@
-"""Settings of rules: which files and roles decide what the clients of a listener may do.
+"""Settings of rules: files and roles that authorize the clients of a listener.
 
-A setting enters with its reader; ``conf/edge_settings.py`` takes both models as they are.
+Each setting has a reader; ``conf/edge_settings.py`` includes both models.
 """
 
 from pathlib import Path
@@ -16,29 +16,29 @@ class ListenerRules(BaseModel, frozen=True, extra="forbid"):
 
     roles_file: Path | None = Field(
         default=None,
-        description="roles, groups and users in TOML, as conf/roles.toml; a listener without it, acl_file, "
-        "cluster_roles, token_acl and http_acl refuses the start",
+        description="roles, groups and users in TOML, as conf/roles.toml; at least one of this, acl_file, "
+        "cluster_roles, token_acl and http_acl is required",
     )
     acl_file: Path | None = Field(
-        default=None, description="rules as Mosquitto's acl_file has them; roles_file decides before it"
+        default=None, description="rules in the format of Mosquitto's acl_file; roles_file decides before it"
     )
     cluster_roles: bool = Field(
         default=False,
-        description="roles of the cluster (`stratamq role`) decide before these files; with it, no rule is no right",
+        description=("roles of the cluster (`stratamq role`) decide before these files; with it, no rule is a deny"),
     )
     authenticated_roles: tuple[str, ...] = Field(
-        default=(), description="roles of each client whose user is known, of roles_file or of the cluster"
+        default=(), description="roles of each client with a known user, from roles_file or the cluster"
     )
     anonymous_roles: tuple[str, ...] = Field(
-        default=(), description="roles of each client without a user, of roles_file or of the cluster"
+        default=(), description="roles of each client without a user, from roles_file or the cluster"
     )
     on_overlap: Literal["refuse", "filter"] = Field(
         default="refuse",
-        description="answer to a filter of which a part is denied: 0x87, or each delivery is judged; acl_file: filter",
+        description=("reply to a partly denied filter: 0x87, or grant it and check each delivery; acl_file: filter"),
     )
     tell_refusals: bool = Field(
         default=True,
-        description="tell MQTT 5 clients that they lack a right to a filter (0x87); off: 0x80, which says nothing",
+        description="reply 0x87 to MQTT 5 clients that lack a right to a filter; off: 0x80, without a reason",
     )
 
     @model_validator(mode="after")
@@ -50,9 +50,9 @@ class ListenerRules(BaseModel, frozen=True, extra="forbid"):
 
 
 class EdgeRules(BaseModel, frozen=True, extra="forbid"):
-    """Part of ``[edge]``: how often rules are judged again, and how far."""
+    """Part of ``[edge]``: frequency and extent of re-authorization."""
 
     recheck_retained_source: bool = Field(
         default=True,
-        description="a retained message is delivered while the user who left it may do so; off: whoever that was",
+        description="deliver a retained message only while its publisher may retain it; off: always",
     )

@@ -1,4 +1,4 @@
-"""Settings of how a node shares the processor with the other nodes of its host (``wire/node/scheduling.py``)."""
+"""Settings of CPU scheduling between the nodes of a host (``wire/node/scheduling.py``)."""
 
 from pydantic import BaseModel, Field
 
@@ -11,13 +11,14 @@ class NodeScheduling(BaseModel, frozen=True, extra="forbid"):
     group_nice: int = Field(
         ge=0,
         le=19,
-        description="nice value of this process's session among those of the host (Linux's autogroup): who "
-        "has a higher one waits for a core that is wanted by both, and gives way between pieces of its work; 0: "
-        "as it is; default: edge 0, router 5, storage 5",
+        description="nice value of this process's session among those of the host (Linux autogroup): processes with a "
+        "higher value get less CPU under contention, and yield more often; 0: unchanged; default: edge 0, "
+        "router 5, storage 5",
     )
     slice_us: int = Field(
         ge=0,
         le=100_000,
-        description="microseconds of the slice that this node asks of the kernel (Linux 6.12): a short one waits less "
-        "for others that have begun theirs; 0: the kernel's own; default: edge 100, router 0, storage 0",
+        description="scheduling slice in us that this node requests from the kernel (Linux 6.12): a short one runs "
+        "sooner after others have started theirs; 0: the kernel's default; default: edge 100, router 0, "
+        "storage 0",
     )

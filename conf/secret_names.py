@@ -1,7 +1,7 @@
-"""Whether a name is that of a secret, and the value of a setting as it may be shown.
+"""Decides whether a name belongs to a secret, and masks values of settings.
 
-A name with a word such as ``password`` is a secret's, unless its last word says that it is something about one:
-``token_secret_algorithm``, ``password_file``. A name that nobody thought of is hidden rather than shown.
+A name with a word such as ``password`` is a secret's, unless its last word marks it as metadata:
+``token_secret_algorithm``, ``password_file``. Unknown names are masked rather than shown.
 """
 
 import re
@@ -16,13 +16,13 @@ ABOUT_SECRETS = ("acl", "algorithm", "audience", "ca", "claim", "file", "issuer"
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a setting or a field of this name may hold a secret; of a dotted name its last part decides."""
+    """Return whether a setting or a field of this name may hold a secret; the last part of a dotted name decides."""
     last = name.rpartition(".")[2]
     return bool(SOUND.search(last)) and last.lower().rpartition("_")[2] not in ABOUT_SECRETS
 
 
 def shown_value(name: str, value: object) -> object:
-    """Return the value of a setting without what may be secret: numbers as they are, texts with masked URLs."""
+    """Return the value of a setting with secrets masked: numbers unchanged, texts with masked URLs."""
     if value is None or isinstance(value, bool | int | float):
         return MASK if value and is_secret_name(name) else value
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def shown_value(name: str, value: object) -> object:
 
 
 def setting_text(name: str, value: object) -> str:
-    """Return the same as a configuration file has it, but for the quotes."""
+    """Return the masked value in the notation of a configuration file, without quotes."""
     return _text(shown_value(name, value))
 
 

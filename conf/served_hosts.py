@@ -1,9 +1,9 @@
-"""The names under which an HTTP listener is served, against DNS rebinding.
+"""Accepted host names of an HTTP listener, against DNS rebinding.
 
-A page of another site reaches a listener of the visitor's network by a name of that site that was pointed at the
-listener's address. Such a request has that name in Host, and in Origin too. So a name is served only if the listener is
-known by it: ``localhost``, its addresses, what it advertises, its certificate and its settings. An IP address is no
-name that can be pointed elsewhere: the address that the connection came to is served.
+A page of another site can reach a listener in the visitor's network by a DNS name that it points to the listener's
+address. Such a request has that name in Host, and in Origin too. So a name is accepted only if it is the listener's:
+``localhost``, its addresses, its advertised address, its certificate and its settings. An IP address cannot be rebound,
+so the local address of the connection is accepted.
 """
 
 import re
@@ -21,7 +21,7 @@ HOST_FORM = re.compile(r"\*|(\*\.)?[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # in a list
 HOST_CHARS_MAX = 253
 FORM = re.compile(r"(?:\[([0-9a-f:.]+)(?:%[^\]]*)?\]|([^\s:/@\[\]?#]+))(?::([0-9]{1,5}))?")
 PORTS = {"http": 80, "https": 443}
-TEXT_MAX = 200  # characters of a stranger's Host in a log line
+TEXT_MAX = 200  # characters of an untrusted Host in a log line
 LOOPBACK_4 = 127
 LOOPBACK_6 = 1
 
@@ -39,14 +39,14 @@ HostText = Annotated[str, AfterValidator(_validate_host)]  # of a list of settin
 
 
 class Host(NamedTuple):
-    """A parsed Host header; ``port`` is None where it has none."""
+    """A parsed Host header; ``port`` is None if absent."""
 
     name: str
     port: int | None
 
 
 def parse_host(text: str) -> Host | None:
-    """Return name and port of a Host header, in small letters and without brackets; None for one that is wrong."""
+    """Return name and port of a Host header, in lower case and without brackets; None if it is invalid."""
     match = FORM.fullmatch(text.lower())
     if match is None:
         return None
@@ -55,7 +55,7 @@ def parse_host(text: str) -> Host | None:
 
 
 def same_origin(origin: str, scheme: str, host: Host) -> bool:
-    """Return whether a page's origin (RFC 6454) is scheme, host and port of the request itself."""
+    """Return whether a page's origin (RFC 6454) has the scheme, host and port of the request."""
     of_page, mark, rest = origin.lower().partition("://")
     other = parse_host(rest)
     if not mark or of_page != scheme or other is None:
@@ -81,18 +81,18 @@ class ServedHosts:
         return self._certified
 
     def set_certified(self, names: Iterable[str]) -> None:
-        """Serve the names of another certificate from now on."""
+        """Replace the names of the certificate."""
         self._certified = frozenset(map(_canonical, names))
 
     def add(self, *names: str) -> None:
-        """Serve more names; empty ones and wildcard addresses are none."""
+        """Accept more names; empty ones and wildcard addresses are ignored."""
         self._names |= {_canonical(name) for name in names if name not in ("", "0.0.0.0", "::", "[::]")}
 
     def serves(self, host: Host, local: str = "") -> bool:
         """Return whether a request for a host is for this listener.
 
         Args:
-            local: Address that the connection came to.
+            local: Local address of the connection.
         """
         number = parse_address(host.name)
         if number is not None:
@@ -105,20 +105,20 @@ class ServedHosts:
             return True
         name = _canonical(host.name)
         above = f"*.{name.partition('.')[2]}" if number is None and "." in name else ""
-        return any(one in names for names in (self._names, self._certified) for one in (name, above)) or (
+        return any(name in names for names in (self._names, self._certified) for name in (name, above)) or (
             ANY_HOST in self._names
         )
 
 
 def _canonical(name: str) -> str:
-    """Return a name in small letters, an address in its shortest form: IPv6 is written in many ways."""
+    """Return a name in lower case, an address in canonical form: IPv6 has many notations."""
     plain = name.lower().strip("[]").removesuffix(".")
     number = parse_address(plain)
     return f"{number[0]} {number[1]}" if number is not None else plain
 
 
 def is_for(hosts: ServedHosts | None, scope: Mapping[str, Any]) -> bool:
-    """Return whether a request of ASGI is for a listener. One without Host (HTTP/1.0) is no browser's.
+    """Return whether an ASGI request is for a listener. Browsers always send Host, so HTTP/1.0 without it is accepted.
 
     Args:
         hosts: Of the listener; None: any.
@@ -134,6 +134,6 @@ def is_for(hosts: ServedHosts | None, scope: Mapping[str, Any]) -> bool:
 
 
 def host_text(scope: Mapping[str, Any]) -> str:
-    """Return what a request says in Host, fit for one line of a log."""
+    """Return the Host of a request, escaped for a log line."""
     text = " ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"host")
     return "".join(letter if letter.isprintable() else "?" for letter in text[:TEXT_MAX])

@@ -1,8 +1,8 @@
-"""All settings of a process, from all sources: the configuration object each tier is started with.
+"""All settings of a process, from all sources: the configuration object for each tier.
 
-Decides which rooms a tier has and what its defaults are; models are in ``conf/*_settings.py``, precedence and error
-lines in ``conf/sources.py``. The room ``membership`` is modelled in a room that this one may not import: whoever loads
-passes the model in.
+Defines the sections of a tier and their defaults; models are in ``conf/*_settings.py``, precedence and error lines in
+``conf/sources.py``. The section ``membership`` has its model in a package that this one may not import, so the caller
+passes it.
 """
 
 import importlib
@@ -46,12 +46,12 @@ __all__ = [
 ]
 
 TIERS = ("edge", "router", "storage")
-BALANCE = "balance"  # a process that is no tier, and its room
+BALANCE = "balance"  # a process without a tier, and its section
 ADMIN = "admin"  # likewise
 LINK_PORTS = {"admin": 0, "balance": 0, "edge": 7949, "router": 7947, "storage": 7948}
 GROUP_NICE = {"admin": 5, "balance": 0, "edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
 SLICE_US = {"admin": 0, "balance": 0, "edge": 100, "router": 0, "storage": 0}
-PLACES = {  # models of tiers, imported when asked for: a process has one tier, and a model takes up to 1.3 MiB
+PLACES = {  # models of tiers, imported on demand: a process has one tier, and a model takes up to 1.3 MiB
     "AdminSettings": "conf.admin_settings",
     "BalanceSettings": "conf.balance_settings",
     "EdgeSettings": "conf.edge_settings",
@@ -67,8 +67,8 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(PLACES[name]), name)
 
 
-class _Rooms(Mapping[str, type[BaseModel]]):
-    """The model of each room, by name."""
+class _Sections(Mapping[str, type[BaseModel]]):
+    """The model of each section, by name."""
 
     def __init__(self, models: Mapping[str, str | type[BaseModel]]) -> None:
         self._models = models
@@ -83,12 +83,12 @@ class _Rooms(Mapping[str, type[BaseModel]]):
     def __len__(self) -> int:
         return len(self._models)
 
-    def including(self, room: str, model: type[BaseModel]) -> "_Rooms":
-        """Return the rooms with one more."""
-        return _Rooms({**self._models, room: model})
+    def including(self, room: str, model: type[BaseModel]) -> "_Sections":
+        """Return the sections with one more."""
+        return _Sections({**self._models, room: model})
 
 
-ROOMS = _Rooms(
+ROOMS = _Sections(
     {
         "node": NodeSettings,
         "edge": "EdgeSettings",
@@ -104,14 +104,14 @@ ROOMS = _Rooms(
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Configuration that every tier starts with."""
+    """Configuration of every tier."""
 
     node: NodeSettings
     membership: Any  # membership.settings.MembershipSettings
     metrics: MetricsSettings
     logs: LogSettings
-    sources: Mapping[str, str]  # "edge.receive_maximum" -> where the value came from; defaults are not listed
-    # Reads and judges every source again, as at the start; None: this process does not reload.
+    sources: Mapping[str, str]  # "edge.receive_maximum" -> source of the value; defaults are not listed
+    # Reads and validates all sources again; None: this process does not reload.
     again: "Callable[[], NodeConfig] | None" = field(default=None, kw_only=True, repr=False, compare=False)
 
 
@@ -161,13 +161,15 @@ def load(
     """Return a tier's configuration: defaults < file < environment < flags.
 
     Args:
-        tier: "edge", "router" or "storage"; or "balance" or "admin", which are none.
+        tier: "edge", "router" or "storage"; or "balance" or "admin", which are not tiers.
         file: TOML; None for defaults.
-        environment: ``os.environ``, or what a test wants.
-        flags: ``room.key=value`` each.
-        membership: Model of the room ``membership``; None where that room is not needed.
+        environment: ``os.environ``, or a test's.
+        flags: ``section.key=value`` each.
+        membership: Model of the section ``membership``; None if it is not needed.
+
     Returns:
         EdgeConfig, RouterConfig, StorageConfig, BalanceConfig or AdminConfig.
+
     Raises:
         UserError: Every mistake, one line each; exit code 2.
     """
@@ -178,7 +180,7 @@ def load(
 
 
 def tier_defaults(tier: str) -> dict[str, dict[str, object]]:
-    """Return the defaults that differ from tier to tier."""
+    """Return the defaults that depend on the tier."""
     host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname()).strip("-") or "host"
     node = {"id": f"{tier}-{host}"[:64], "data_dir": f"data/{tier}", "link_port": LINK_PORTS[tier]}
     return {"node": {**node, "group_nice": GROUP_NICE[tier], "slice_us": SLICE_US[tier]}}

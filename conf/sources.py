@@ -1,7 +1,7 @@
-"""Where settings come from: defaults < TOML file < environment < flags, and the one line per mistake.
+"""Sources of settings: defaults < TOML file < environment < flags, with one line per mistake.
 
-Decides precedence, names in the environment, suggestions for unknown names, and the words of each error. Which rooms
-and keys exist is said by the pydantic models it is given. Why not pydantic-settings: docs/adr/0028.
+Defines precedence, names in the environment, suggestions for unknown names, and error texts. Sections and keys come
+from the given pydantic models. Why not pydantic-settings: docs/adr/0028.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from conf.urls import mask_urls, shown_url
 __all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "LoadedConfig", "load_rooms"]
 
 ENVIRONMENT_PREFIX = "STRATAMQ_"
-# Names with the prefix that are no settings; everything else with the prefix is an error.
+# Names with the prefix that are not settings; any other is an error.
 ENVIRONMENT_NAMES = {
     "STRATAMQ_PURE": "1: run uncompiled modules (tests, debugging)",
     "STRATAMQ_CLUSTER": "name of the cluster for the command line",
@@ -31,7 +31,7 @@ ENVIRONMENT_NAMES = {
 }
 FILE_BYTES_MAX = 1024 * 1024
 NEW_LINE = b"\n"
-SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower suggests nonsense, higher misses dropped words
+SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower gives wrong suggestions, higher misses omitted words
 FOREIGN_KEYS = {  # of Kafka's clients -> ours
     "group_id": "consumer_group",
     "bootstrap_servers": "brokers",
@@ -44,7 +44,7 @@ Path_ = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Validated rooms, and for each value that is not a default where it came from."""
+    """Validated sections, and the source of each value that is not a default."""
 
     rooms: dict[str, BaseModel]
     sources: dict[str, str]
@@ -58,7 +58,7 @@ class _Collector:
         self.values: dict[str, Any] = {}
         self.sources: dict[Path_, str] = {}
         self.mistakes: list[str] = []
-        self.file = self.text = ""  # of the file, once it is read
+        self.file = self.text = ""  # of the file, after it was read
         self._lines: TomlLines | None = None
 
     def at(self, path: Sequence[str]) -> str:
@@ -68,8 +68,8 @@ class _Collector:
         return f"{self.file}:{line}" if line else self.file
 
     def put(self, path: Path_, value: object, source: str) -> None:
-        """Set one value; tables go in leaf by leaf, so that a later source replaces only what it names."""
-        if isinstance(value, Mapping) and value:  # an empty table is there as well: what it lacks is told
+        """Set one value; tables are merged by leaf, so that a later source replaces only its own keys."""
+        if isinstance(value, Mapping) and value:  # an empty table counts too: its missing keys are reported
             for key, item in value.items():
                 self.put((*path, str(key)), item, source)
             return
@@ -87,7 +87,7 @@ class _Collector:
         self.sources[path] = source
 
     def unknown_room(self, room: str, source: str) -> None:
-        """Note a room that does not exist."""
+        """Record an unknown section."""
         self.mistakes.append(f"{source}: unknown room {room}{_suggest(room, self.rooms)}")
 
 
@@ -100,13 +100,14 @@ def load_rooms(
     environment: Mapping[str, str],
     flags: Sequence[str],
 ) -> LoadedConfig:
-    """Merge the sources and validate the rooms of this process.
+    """Merge the sources and validate the sections of this process.
 
     Args:
-        rooms: Every room there is, by name.
-        own: The rooms of this process. A file may only name these; environment and flags may name any, since several
-            tiers share them, and the others' are checked for their names only.
-        defaults: Below every source.
+        rooms: All sections, by name.
+        own: The sections of this process. A file may only name these; environment and flags may name any, since tiers
+            share them, and the others' are checked for their names only.
+        defaults: Overridden by every source.
+
     Raises:
         UserError: All mistakes, one line each; exit code 2.
     """
@@ -135,7 +136,7 @@ def load_rooms(
 def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseModel]]) -> None:
     try:
         check_file(file, "settings", FILE_BYTES_MAX)
-        raw = file.read_bytes()  # as text, a lone CR would become the end of a line, which TOML does not know
+        raw = file.read_bytes()  # text mode would turn a lone CR into a line end, which TOML does not have
         collector.file, collector.text = str(file), raw.decode()
         content = tomllib.loads(collector.text)
     except UserError as error:
@@ -157,13 +158,13 @@ def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseMod
         if room not in own:
             collector.mistakes.append(f"{collector.at((room,))}: unknown room {room}{_suggest(room, own)}")
         elif not isinstance(table, Mapping):
-            collector.mistakes.append(f"{collector.at((room,))}: {room} is a room: write [{room}]")
+            collector.mistakes.append(f"{collector.at((room,))}: {room} is a section: write [{room}]")
         else:
             collector.put((room,), _by_name(collector, room, table), str(file))
 
 
 def _by_name(collector: _Collector, room: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn ``[[room.key]]`` lists of named tables into tables by name, which other sources can address."""
+    """Convert ``[[section.key]]`` lists of named tables into tables by name, which other sources can address."""
     result = {}
     for key, value in table.items():
         result[key] = value
@@ -172,7 +173,7 @@ def _by_name(collector: _Collector, room: str, table: Mapping[str, Any]) -> dict
         result[key] = named = {}
         for place, item in enumerate(value):
             name = item["name"]
-            if name in named:  # the first one would silently be gone
+            if name in named:  # the first one would be lost silently
                 at = collector.at((room, key, str(place)))
                 collector.mistakes.append(f"{at}: {room}.{key} has {name!r} twice; give each its own name")
             named[name] = item
@@ -216,7 +217,7 @@ def _read_flags(collector: _Collector, flags: Sequence[str]) -> None:
 
 
 def _value(text: str) -> object:
-    """Read lists and tables as TOML; scalars stay text, which the models convert."""
+    """Parse lists and tables as TOML; scalars stay text, which the models convert."""
     if text.startswith(("[", "{")):
         try:
             return tomllib.loads(f"value = {text}")["value"]
@@ -240,7 +241,7 @@ def _validate(collector: _Collector, room: str, *, own: bool) -> BaseModel | Non
 
 
 def _line(collector: _Collector, room: str, values: Any, detail: Any) -> str:
-    """Return one mistake in words: where it was written, which key, what is wrong with it."""
+    """Return one mistake as text: source, key, and reason."""
     path: Path_ = (room, *_named_path(values, detail["loc"]))
     key = ".".join(path)
     source = _source(collector, path)
@@ -258,7 +259,7 @@ def _line(collector: _Collector, room: str, values: Any, detail: Any) -> str:
 
 
 def _shown(collector: _Collector, path: Path_, given: object) -> object:
-    """Return a wrong value without what may be secret; what a URL should be is masked even if it looks like none."""
+    """Return an invalid value with secrets masked; the value of a URL setting is always masked."""
     if isinstance(given, str) and _is_url(collector.rooms[path[0]], path[1:]):
         return shown_url(given)
     return shown_value(path[-1], given)
@@ -278,7 +279,7 @@ def _is_url(model: type[BaseModel], path: Path_) -> bool:
 
 
 def _named_path(values: Any, location: Sequence[str | int]) -> Path_:
-    """Replace positions in lists made of named tables by the names."""
+    """Replace positions in lists of named tables by the names."""
     path: list[str] = []
     for part in location:
         if isinstance(part, int) and isinstance(values, Mapping):
@@ -292,7 +293,7 @@ def _named_path(values: Any, location: Sequence[str | int]) -> Path_:
 
 
 def _source(collector: _Collector, path: Path_) -> str:
-    """Return where a path, or the first value below or above it, was written."""
+    """Return the source of a path, or of the first value below or above it."""
     for length in range(len(path), 0, -1):
         for known, source in collector.sources.items():
             if known[:length] == path[:length] and source != "default":
@@ -301,7 +302,7 @@ def _source(collector: _Collector, path: Path_) -> str:
 
 
 def _keys(model: type[BaseModel], path: Path_) -> list[str]:
-    """Return the keys of the model that lies at a path below a room."""
+    """Return the keys of the model at a path below a section."""
     for part in path:
         field = model.model_fields.get(part)
         if field is None:

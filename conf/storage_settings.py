@@ -1,7 +1,6 @@
 """Settings of the storage tier: durability, queue bounds, retained messages.
 
-lsm-db's own options are constants of ``storage/store/store.py``: another value there is another durability, not a
-tuning.
+lsm-db's own options are constants of ``storage/store/store.py``: changing them changes durability, not performance.
 """
 
 from pathlib import Path
@@ -15,13 +14,13 @@ MIB = 1024 * 1024
 
 
 class StorageSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``storage``."""
+    """Section ``storage``."""
 
     group_commit_ms: float = Field(
         default=2.0,
         ge=0.0,
         le=100.0,
-        description="ms that operations are gathered for one commit under load; adds to latency",
+        description="ms to collect operations for one commit under load; adds to latency",
     )
 
     # --- queues of durable sessions
@@ -29,7 +28,7 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=10_000,
         ge=1,
         le=100_000_000,
-        description="messages queued for one session; what happens then: queue_full",
+        description="messages queued for one session; beyond it: queue_full",
     )
     queue_bytes_max: int = Field(default=64 * MIB, ge=4096, le=1 << 40, description="bytes queued for one session")
     queue_full: Literal["drop_oldest", "refuse"] = Field(
@@ -40,13 +39,15 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=0xFFFFFFFE,
-        description="s of service that a message waits in a queue at most, then it is dropped (expired); 0: no ceiling",
+        description=(
+            "s that a message may be queued while the service runs, then it is dropped (expired); 0: no limit"
+        ),
     )
     outbound_window_max: int = Field(
         default=256,
         ge=1,
         le=65535,
-        description="QoS 1/2 messages open towards a client: the smaller of its Receive Maximum and this",
+        description="in-flight QoS 1/2 messages to a client: the smaller of its Receive Maximum and this",
     )
     inbound_unreleased_max: int = Field(
         default=1024, ge=1, le=65535, description="QoS 2 messages of one publisher between PUBREC and PUBREL"
@@ -60,7 +61,10 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=10_000,
         ge=1,
         le=10_000_000,
-        description="stored sessions of one user per partition; CONNECTs for more get 0x97; nobody's do not count",
+        description=(
+            "stored sessions of one user per partition; CONNECTs for more get 0x97; sessions without a user do "
+            "not count"
+        ),
     )
     filters_per_session_max: int = Field(
         default=1000,
@@ -71,7 +75,7 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
 
     events: bool = Field(
         default=False,
-        description="tell edges of sessions that expire: $SYS/cluster/events/session_expired, with edge.events",
+        description="report expired sessions to edges: $SYS/cluster/events/session_expired, with edge.events",
     )
 
     # --- retained messages
@@ -89,7 +93,7 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=1 << 28,
-        description="bytes of one retained payload, 0: no bound of its own; larger ones are refused (0x97)",
+        description="bytes of one retained payload, 0: no separate bound; larger ones are refused (0x97)",
     )
 
     retained_per_user_max: int = Field(
@@ -104,14 +108,14 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default=10_000,
         ge=0,
         le=100_000_000,
-        description="operations per partition kept for catching-up copies and increments",
+        description="operations per partition kept for copies that catch up and for incremental exports",
     )
     keep_log: bool = Field(default=True, description="keep the op log even with one copy: incremental export needs it")
     free_space_floor_bytes: int = Field(
         default=512 * MIB,
         ge=0,
         le=1 << 40,
-        description="bytes of free disk below which writes are refused; the larger floor holds",
+        description="bytes of free disk below which writes are refused; the larger floor applies",
     )
     free_space_floor_percent: float = Field(
         default=5.0, ge=0.0, le=90.0, description="the same in per cent of the file system"

@@ -1,6 +1,6 @@
-"""Names in a folder that survive a power loss: one function for every room.
+"""Makes names in a folder survive a power loss: one function for all packages.
 
-A file's own fsync does not make its name durable. Creations, renames and deletions need an fsync of their folder.
+fsync of a file does not make its name durable. Creations, renames and deletions need an fsync of their folder.
 """
 
 import os

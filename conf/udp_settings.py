@@ -1,6 +1,6 @@
-"""Settings of ``stratamq gateway udp``: room ``udp``.
+"""Settings of ``stratamq gateway udp``: section ``udp``.
 
-Precedence and error lines are ``conf/sources.py``; the file with every setting is conf/udp.toml.
+Precedence and error lines are in ``conf/sources.py``; conf/udp.toml lists every setting.
 """
 
 from collections.abc import Mapping
@@ -17,30 +17,35 @@ UDP_DEFAULTS: Mapping[str, Mapping[str, object]] = {"gateway": {"id": "udp-0", "
 
 
 class UdpSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``udp``: one node of the tree that serves devices over UDP."""
+    """Section ``udp``: one node of the tree that serves devices over UDP."""
 
     bind: str = Field(default="127.0.0.1", description="address of the socket")
     port: int = Field(default=10510, ge=0, le=65535, description="UDP port; 0: chosen by the system and printed")
     advertise: str = Field(
         default="",
         pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5})$",
-        description="ip:port that devices and other nodes are told; empty: bind and port",
+        description="ip:port for devices and other nodes; empty: bind and port",
     )
     security: Literal["sealed", "dtls", "plain"] = Field(
         default="sealed",
-        description="sealed: a key per device, every datagram encrypted; dtls: certificates; plain: nobody is known",
+        description=(
+            "sealed: a key per device, every datagram encrypted; dtls: certificates; plain: no authentication"
+        ),
     )
     allow_plain: bool = Field(
-        default=False, description="true: security = plain also where bind is not an address of this host alone"
+        default=False, description="true: permits security = plain on addresses that other hosts can reach"
     )
     keys_file: Path | None = Field(
-        default=None, description="file of `name key` lines, 64 hexadecimal digits a key, mode 0600: who may come"
+        default=None,
+        description=(
+            "file of `name key` lines, 64 hexadecimal digits a key, mode 0600: the accepted devices and nodes"
+        ),
     )
     name: str = Field(
         default="",
         pattern=rf"^$|{NAME_PATTERN}",
         max_length=64,
-        description="of this node towards its parent, with sealed security; with dtls its certificate says it",
+        description="name of this node at its parent, with sealed security; with dtls it is in the certificate",
     )
     key_file: Path | None = Field(default=None, description="file with this node's own key, mode 0600")
     dtls_certificate: Path | None = Field(
@@ -48,7 +53,7 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
     )
     dtls_key: Path | None = Field(default=None, description="its private key, mode 0600")
     dtls_authority: Path | None = Field(default=None, description="PEM that signs devices and nodes")
-    subtree: str = Field(default="", max_length=512, description="topics that it asks its parent for; root: empty")
+    subtree: str = Field(default="", max_length=512, description="topics that it requests from its parent; root: empty")
     parent: str = Field(
         default="",
         pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5})$",
@@ -69,8 +74,8 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
     )
     server_references: tuple[HostName, ...] = Field(
         default=("*",),
-        description="host, host:port or * that an edge may send the node to (Server Reference), as one that is drained "
-        "does; never from a public address to one that is not",
+        description="host, host:port or * to which an edge may redirect the node (Server Reference), as a drained one "
+        "does; never from a public address to a private one",
     )
     client_id: str = Field(default="", max_length=256, description="at the cluster; empty: gateway.id")
     authority: Path | None = Field(default=None, description="PEM that signs the edges; none: the system's")
@@ -80,12 +85,14 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
         default=25.0,
         ge=0.0,
         le=600.0,
-        description="s; a root that ran before answers *busy* so long, while its subscribers say again what they want",
+        description=(
+            "s; a restarted root answers *busy* so long, while its subscribers send their subscriptions again"
+        ),
     )
     subscriptions_max: int = Field(default=100_000, ge=1, le=10_000_000, description="subscriptions at this node")
     subscriptions_per_address_max: int = Field(default=64, ge=1, le=100_000, description="of one address")
     publishers_max: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="publishers whose last 1 024 numbers are remembered"
+        default=10_000, ge=1, le=1_000_000, description="publishers whose last 1 024 numbers are stored"
     )
     sessions_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="sessions of devices; the oldest end first"
@@ -107,7 +114,7 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("dtls needs dtls_certificate, dtls_key and dtls_authority")
         if self.security == "sealed":
             if self.keys_file is None:
-                raise ValueError("keys_file is missing: with sealed security it says who may come")
+                raise ValueError("keys_file is missing: with sealed security it lists the accepted devices and nodes")
             if self.parent and not (self.name and self.key_file):
                 raise ValueError("a node with a parent needs name and key_file")
         return self

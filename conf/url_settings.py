@@ -1,7 +1,7 @@
-"""Types of settings that name an HTTP server: masked as text however they are formatted (``conf/urls.py``).
+"""Types of settings that name an HTTP server: masked as text in every format (``conf/urls.py``).
 
-``plain`` alone gives the whole URL, for the library that dials. Such a setting may name a file of mode 0600
-(``file:PATH``) with the URL; then the path of the URL is masked too.
+Only ``plain`` is the whole URL, for the library that connects. Such a setting may name a file of mode 0600
+(``file:PATH``) with the URL; then the URL's path is masked too.
 """
 
 import re
@@ -22,11 +22,11 @@ LOOPBACK = r"http://(?:127\.0\.0\.1|\[::1\]|localhost)(?::\d+)?(?:[/?#]\S*)?"
 
 
 class Url:
-    """The value of a setting that names a server: masked as text, equal and hashed by the whole URL.
+    """The value of a setting that names a server: masked as text, compared and hashed by the whole URL.
 
     Args:
         plain: The URL, or ``file:PATH``; "" for none.
-        from_file: It stood in a file.
+        from_file: It was read from a file.
     """
 
     __slots__ = ("_from_file", "plain")
@@ -47,7 +47,7 @@ class Url:
         """Return the value of a setting.
 
         Raises:
-            ValueError: It is no URL of this kind; the text does not repeat it.
+            ValueError: It is not a URL of this kind; the text does not repeat it.
         """
         if isinstance(value, cls):
             return value
@@ -70,20 +70,21 @@ class Url:
 
     @property
     def may_be_https(self) -> bool:
-        """Whether the URL begins with https://, as far as is known before its file is read."""
+        """Whether the URL may begin with https://; its file is not read."""
         return self.file is not None or self.plain.startswith("https://")
 
     def replaced(self, plain: str) -> Self:
-        """Return another URL that is shown as this one is."""
+        """Return another URL with the same masking."""
         return type(self)(plain, self._from_file)
 
     def read(self, setting: str) -> Self:
         """Return the URL itself, read from its file if the setting names one.
 
         Args:
-            setting: Names it in an error.
+            setting: Its name, for errors.
+
         Raises:
-            UserError: The file is open to others, cannot be read, or has no URL of this kind.
+            UserError: The file is accessible to others, cannot be read, or has no URL of this kind.
         """
         path = self.file
         if path is None:
@@ -129,7 +130,7 @@ class HttpUrl(Url):
 
 
 class ProtectedUrl(Url):
-    """https://, or http:// on loopback: passwords go there."""
+    """https://, or http:// on loopback: for requests with passwords."""
 
     __slots__ = ()
 
@@ -138,7 +139,7 @@ class ProtectedUrl(Url):
 
 
 class KeySetUrl(Url):
-    """https://, or http:// on loopback: keys come from there, perhaps to a user name and a password."""
+    """https://, or http:// on loopback: for keys, optionally with user name and password."""
 
     __slots__ = ()
 

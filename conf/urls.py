@@ -1,8 +1,8 @@
-"""URLs as text, which may carry secrets: the one place where a URL becomes text.
+"""URLs as text, which may contain secrets: the only place that formats URLs.
 
-Text has scheme, host, port and path of a URL; user information, query and fragment are ``***``. Whatever shows a URL
-calls ``shown_url``; a text that others wrote, such as the message of an exception, passes ``mask_urls``. Log events,
-errors of the command line and support bundles pass it as a whole. Settings that name a server: ``url_settings.py``.
+The text has scheme, host, port and path of a URL; user information, query and fragment are ``***``. Code that shows a
+URL calls ``shown_url``; foreign text, such as an exception's message, passes ``mask_urls``. Log events, errors of the
+command line and support bundles pass it as a whole. Settings that name a server: ``url_settings.py``.
 """
 
 import re
@@ -11,9 +11,9 @@ __all__ = ["HOST", "MASK", "mask_urls", "shown_url"]
 
 MASK = "***"
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-# Host and port as RFC 3986 has them. ``host:port`` with the word is how our own messages say what to write.
+# Host and port as in RFC 3986. ``host:port`` is also used literally in our own messages.
 HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]*)(?::(?:\d*|port))?")
-# In a text a URL ends at a space; quotes end host and path, because a text may quote a URL, but no secret.
+# In a text a URL ends at a space; quotes end host and path, because quoted URLs occur, but no quoted secrets.
 IN_TEXT = re.compile(
     r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/?#]*@)?[^\s/?#\"'<>`]*[^\s?#\"'<>`]*(?:[?#]\S*)?"
 )
@@ -21,7 +21,7 @@ CLOSING = "\"'`)]}>.,;:"
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without what may be secret; of a text that is no URL as little as of one with a wrong host."""
+    """Return a URL with possible secrets masked; an invalid one is masked after its scheme."""
     scheme, mark, rest = url.partition("://")
     if not mark or not SCHEME.fullmatch(scheme):
         scheme, mark, rest = "", "", url
@@ -41,11 +41,11 @@ def shown_url(url: str) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """Return a text in which every URL is as ``shown_url`` has it: for texts that others wrote, such as exceptions."""
+    """Return a text with every URL masked as by ``shown_url``: for foreign texts, such as exceptions."""
     return IN_TEXT.sub(_masked, text) if "://" in text else text
 
 
 def _masked(match: re.Match[str]) -> str:
     url = match[0]
-    core = url.rstrip(CLOSING)  # what closes a sentence or a quotation is not the URL's
+    core = url.rstrip(CLOSING)  # closing punctuation is not part of the URL
     return shown_url(core) + url[len(core) :]

@@ -1,11 +1,12 @@
-"""Identity: the chain of authenticators of a listener, from the credentials of a CONNECT to a principal.
+"""Identity: a listener's chain of authenticators, from the credentials of a CONNECT to a principal.
 
-Owns: The steps of a chain and their answers, formats of passwords, tokens, certificates, CRLs and HTTP answers.
+Owns: The steps of a chain and their answers, formats of passwords, tokens, certificates, CRLs and HTTP responses.
 
-Doors: ``chain.Chain`` runs steps; ``principal`` has the types that steps, chain and shells share; each step has a file.
+Entry points: ``chain.Chain`` runs steps; ``principal`` has the types shared by steps, chain and shells; each step has a
+file.
 
-Always holds: A step that fails, raises or answers nonsense refuses the client. Text that no step verified never becomes
-a user. Work that takes long, and each wait, is a typed job for the shell, so no step waits.
+Invariant: A step that fails, raises or returns an invalid answer refuses the client. Text that no step verified never
+becomes a user. Long work and waiting are typed jobs for the shell, so steps never block.
 
-May import: the rules of this room, wire, mqtt and conf.
+May import: access.rules, wire, mqtt and conf.
 """

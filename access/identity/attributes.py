@@ -1,4 +1,4 @@
-"""Client attributes of a token or an HTTP answer: a small map of text to text, for placeholders of rules."""
+"""Client attributes of a token or an HTTP response: a small map of text to text, for placeholders of rules."""
 
 import re
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 def read_attributes(value: object) -> Mapping[str, str]:
-    """Return the attributes that JSON says; an empty value is allowed, and matches no rule.
+    """Return the attributes in decoded JSON; an empty value is allowed, and matches no rule.
 
     Raises:
-        ValueError: It is no map of text to text, has too many, or a name or value that is none.
+        ValueError: It is not a map of text to text, has too many entries, or an invalid name or value.
     """
     if not isinstance(value, dict) or len(value) > ATTRIBUTES_MAX:
         raise ValueError(f"client_attrs is no map of at most {ATTRIBUTES_MAX}")

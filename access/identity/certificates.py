@@ -1,7 +1,7 @@
-"""Names of client certificates: the facts of one, and the step that makes them a user, a client ID or both.
+"""Names in client certificates: extracts them, and the step that derives user and client ID from them.
 
-TLS verifies chain, purpose and dates; revocation is in ``revocation.py`` and ``ocsp.py``. A certificate that names a
-node or an operator is never a client's, by any of its names.
+TLS verifies chain, purpose and dates; ``revocation.py`` and ``ocsp.py`` check revocation. A certificate that names a
+node or an operator is never a client's, in any of its names.
 """
 
 import enum
@@ -29,7 +29,7 @@ from mqtt.reasons import ReasonCode
 
 __all__ = ["CertificateStep", "NameKind", "NameUse", "certificate_facts", "issuer_digest"]
 
-# The scheme of nodes and operators, in each encoding that a name of a certificate can have.
+# The scheme of nodes and operators, in each encoding of certificate names.
 CLUSTER_SCHEMES = tuple("stratamq:".encode(encoding) for encoding in ("ascii", "utf-16-be", "utf-32-be"))
 CERTIFICATE_BYTES_MAX = 65_536
 
@@ -64,10 +64,11 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
 
     Args:
         der: The certificate.
-        kinds: Names that the listener's steps read, beside CN, which rules read. Each kind costs some microseconds.
-        ocsp: The key of the issuer is wanted, which OCSP needs to tell authorities of one name apart.
+        kinds: Names that the listener's steps need, besides CN, which rules need. Each kind costs some microseconds.
+        ocsp: Also read the issuer's key identifier, which OCSP needs for authorities of equal names.
+
     Raises:
-        ValueError: It is unreadable, too long, or names its subject in a way that has two readings.
+        ValueError: It is unreadable, too long, or has an ambiguous subject.
     """
     if len(der) > CERTIFICATE_BYTES_MAX:
         raise ValueError(f"a certificate of {len(der)} bytes")
@@ -77,9 +78,9 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
         expires_at_utc = certificate.not_valid_after_utc.timestamp()
         issuer = issuer_digest(certificate.issuer)
         serial = certificate.serial_number
-        if serial <= 0:  # RFC 5280 section 4.1.2.2; "-5" would be a name of its own in no list
+        if serial <= 0:  # RFC 5280 section 4.1.2.2; "-5" could never be in a list
             raise ValueError("serial")
-    except Exception as error:  # the library documents no list; the bytes are a client's
+    except Exception as error:  # the library documents no exceptions; the bytes are a client's
         raise ValueError(f"unreadable certificate: {type(error).__name__}") from None
     return CertificateFacts(
         names,
@@ -93,7 +94,7 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
 
 
 def issuer_digest(name: x509.Name) -> str:
-    """Return the key under which certificates and CRLs of one issuer meet."""
+    """Return the key that certificates and CRLs of one issuer share."""
     return hashlib.sha256(name.public_bytes()).hexdigest()
 
 
@@ -121,20 +122,20 @@ def _names(certificate: x509.Certificate, kinds: Collection[NameKind], ocsp: boo
 
 
 def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else ""  # a bit string: no name, and refused as an empty one
+    return value if isinstance(value, str) else ""  # a bit string: invalid, and refused like an empty name
 
 
 def _distinguished(subject: x509.Name) -> tuple[str, ...]:
-    """Return the subject as RFC 4514 writes it; "" if a part is no name, because escapes would hide that."""
+    """Return the subject in RFC 4514 form; "" if a part is invalid, because escapes would hide that."""
     if any(name_fault(_text(part.value)) for part in subject):
         return ("",)
     return (subject.rfc4514_string(),)
 
 
 def _is_of_cluster(der: bytes) -> bool:
-    """Return True if the scheme of the cluster stands anywhere in a certificate, in any case of letters.
+    """Return whether the cluster's scheme occurs anywhere in a certificate, in any letter case.
 
-    Names stand in the bytes as they are, so a search finds those of kinds that no listener reads as well.
+    Names are contained verbatim in the bytes, so the search covers kinds that no listener reads.
     """
     small = der.lower()
     return any(scheme in small for scheme in CLUSTER_SCHEMES)
@@ -144,8 +145,8 @@ class CertificateStep:
     """The step ``certificate``.
 
     Args:
-        kind: The part that names the client.
-        use: The meaning of the name. A name that is a client ID alone leaves the user empty, as without a name.
+        kind: The part with the client's name.
+        use: The meaning of the name. If it is only a client ID, the user is empty, as without a name.
     """
 
     name = "certificate"
@@ -156,7 +157,7 @@ class CertificateStep:
         self._use = use
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
-        """Allow the client that the certificate names, until it expires; that it is valid was TLS's business."""
+        """Allow the client of the certificate until its expiry; TLS has verified the certificate."""
         del moment
         facts = credentials.certificate
         if facts is None:
@@ -186,6 +187,6 @@ class CertificateStep:
         )
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Fail: the step asks for no job."""
+        """Fail: the step requests no job."""
         del credentials, job, result, moment
         return Failed("certificate: a result that nobody asked for")

@@ -1,8 +1,8 @@
-"""The chain of authenticators of one listener: steps in their order, and the one outcome of all their answers.
+"""The chain of authenticators of one listener: runs steps in order and returns one outcome.
 
-Allow and deny end the chain; a step that fails, raises or answers nonsense ends it with 0x88; only ``Pass`` goes on. At
-the end a client that gave nothing is anonymous where the listener allows that. Bans are looked at before the first
-step and after the last one. Nothing of a client is kept here: a ticket has all that a later call needs.
+Allow and deny end the chain; a step that fails, raises or returns an invalid answer ends it with 0x88; only ``Pass``
+continues. At the end, a client without credentials is anonymous if the listener allows that. Bans are checked before
+the first step and after the last one. No client state is stored here: a ticket holds the state for a later call.
 """
 
 import re
@@ -60,7 +60,7 @@ class Bans(Protocol):
     """Bans of addresses, users, client IDs and certificates."""
 
     def is_banned(self, credentials: Credentials, principal: Principal | None, utc: float) -> bool:
-        """Return True if the address is banned, or, once it is known, the principal."""
+        """Return whether the address or, once known, the principal is banned."""
 
     def is_revoked(self, issuer: str, serial: str) -> bool:
         """Return whether an operator revoked a certificate."""
@@ -71,12 +71,12 @@ class Bans(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChainRules:
-    """Settings of a listener beside its steps.
+    """Settings of a listener besides its steps.
 
     Attributes:
-        allow_anonymous: A client that gives nothing is let in, without a user.
-        client_id_form: Form of client IDs: ``{user}``, ``{cn}`` or either with text around; ``...`` at the end stands
-            for any text. Empty demands none.
+        allow_anonymous: Admit clients without credentials, without a user.
+        client_id_form: Form of client IDs: ``{user}``, ``{cn}`` or either within other text; ``...`` at the end matches
+            any text. Empty: any client ID.
     """
 
     allow_anonymous: bool = False
@@ -84,12 +84,12 @@ class ChainRules:
 
     def __post_init__(self) -> None:
         if CLIENT_ID_FORM.fullmatch(self.client_id_form) is None:
-            raise ValueError("client_id: {user} and {cn} are its placeholders, and ... may stand at its end")
+            raise ValueError("client_id: only {user} and {cn} are placeholders, and ... is allowed only at the end")
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """State of a chain that waits; another chain, as after a reload, judges its credentials anew."""
+    """State of a waiting chain; a chain that was reloaded meanwhile starts again with its credentials."""
 
     credentials: Credentials
     step: int
@@ -99,7 +99,7 @@ class Ticket:
 
 
 class Admitted(NamedTuple):
-    """The client is let in."""
+    """The client is admitted."""
 
     principal: Principal
 
@@ -113,7 +113,7 @@ class LoginRefused(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoginPending:
-    """The shell does the job and resumes with the ticket, before the time for CONNECT is over."""
+    """The shell runs the job and resumes with the ticket, before the CONNECT timeout."""
 
     ticket: Ticket
     job: Job = field(repr=False)
@@ -123,12 +123,12 @@ Outcome: TypeAlias = Admitted | LoginRefused | LoginPending
 
 
 class Chain:
-    """Steps of one listener; immutable but for its counters, so a reload swaps the whole chain.
+    """Steps of one listener; immutable except for its counters, so a reload replaces the whole chain.
 
     Args:
-        steps: In the order in which they are asked; a name may stand several times.
+        steps: In order; a name may occur several times.
         rules: Settings of the listener.
-        revocations: Asked for each certificate, whichever step lets the client in; None without CRL files.
+        revocations: Checked for each certificate, whichever step admits the client; None without CRL files.
         bans: None without bans.
     """
 
@@ -144,16 +144,16 @@ class Chain:
         self._revocations = revocations
         self._bans = bans
         self._methods = frozenset(method for step in self._steps for method in step.methods)
-        self.outcomes: Counter[str] = Counter()  # by step and kind of answer
+        self.outcomes: Counter[str] = Counter()  # by step and type of answer
 
     @property
     def asks_nothing(self) -> bool:
-        """Whether each client without certificate and method is let in as nobody in particular, but for bans."""
+        """Whether each client without certificate and method is admitted anonymously, unless banned."""
         return not self._steps and self._rules.allow_anonymous and not self._rules.client_id_form
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Outcome:
-        """Judge the credentials of a CONNECT."""
-        early = self._early(credentials, moment)
+        """Authenticate the credentials of a CONNECT."""
+        early = self._check_early(credentials, moment)
         if early is not None:
             return early
         if credentials.certificate is not None and credentials.certificate.gateway:
@@ -161,34 +161,34 @@ class Chain:
         return self._run(credentials, 0, moment, 0)
 
     def resume(self, ticket: Ticket, result: object, moment: TimePoint) -> Outcome:
-        """Go on with the result of the job that the chain waited for.
+        """Continue with the result of the job that the chain waited for.
 
         Args:
             ticket: Of ``LoginPending``.
-            result: As the job's type names it; any other object counts as a failure.
+            result: Of the type that the job names; any other object counts as a failure.
             moment: Now.
         """
         credentials = ticket.credentials
         if ticket.chain is not self:
             return self.begin(credentials, moment)
-        early = self._early(credentials, moment)  # a ban or a list may have come while the job ran
+        early = self._check_early(credentials, moment)  # a ban or a list may have been added while the job ran
         if early is not None:
             return early
         step = self._steps[ticket.step]
         try:
             answer: object = step.resume(credentials, ticket.job, result, moment)
-        except Exception as error:  # hostile bytes that a library trips over are no reason to let anybody in
+        except Exception as error:  # an exception on hostile bytes must not admit the client
             answer = Failed(f"{step.name}: {type(error).__name__}")
         outcome = self._outcome(credentials, ticket.step, answer, moment, ticket.waits)
         return outcome if outcome is not None else self._run(credentials, ticket.step + 1, moment, ticket.waits)
 
     def look_again(self, credentials: Credentials, principal: Principal, moment: TimePoint) -> LoginRefused | None:
-        """Return why a client that was let in is refused by now, None if it is not; steps are not asked."""
-        early = self._early(credentials, moment)
+        """Return why an admitted client is refused by now, None if it is not; runs no step."""
+        early = self._check_early(credentials, moment)
         return early if early is not None else self._banned(credentials, principal, moment)
 
-    def _early(self, credentials: Credentials, moment: TimePoint) -> LoginRefused | None:
-        """Return the refusal that no step can change."""
+    def _check_early(self, credentials: Credentials, moment: TimePoint) -> LoginRefused | None:
+        """Return a refusal that no step can change."""
         try:
             if self._bans is not None and self._bans.is_banned(credentials, None, moment.utc):
                 return self._refused(ReasonCode.BANNED, "banned")
@@ -205,8 +205,8 @@ class Chain:
         if facts is None:
             return ""
         if facts.expires_at_utc is not None and utc >= facts.expires_at_utc:
-            return "has ended"  # a session of TLS that is resumed looks at no dates
-        if facts.gateway:  # the lists of its authority judged it where it was read
+            return "has ended"  # a resumed TLS session does not check dates
+        if facts.gateway:  # its authority's lists were checked where it was read
             revoked = self._bans is not None and self._bans.is_revoked(facts.issuer, facts.serial)
             return "revoked in the policy" if revoked else ""
         if facts.of_cluster:
@@ -228,7 +228,7 @@ class Chain:
     def _outcome(
         self, credentials: Credentials, index: int, answer: object, moment: TimePoint, waits: int
     ) -> Outcome | None:
-        """Return what an answer means for the client; None if the next step is asked."""
+        """Return the outcome of an answer; None to continue with the next step."""
         step = self._steps[index]
         self.outcomes[f"{step.name} {type(answer).__name__.lower()}"] += 1
         if isinstance(answer, Pass):
@@ -244,18 +244,19 @@ class Chain:
         return self._refused(ReasonCode.SERVER_UNAVAILABLE, text)
 
     def _end(self, credentials: Credentials, moment: TimePoint) -> Outcome:
-        """Judge a client that no step knew."""
-        if self._gave_something(credentials):
+        """Return the outcome for a client that all steps passed on."""
+        if self._has_credentials(credentials):
             return self._refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown to all")
         if not self._rules.allow_anonymous:
             return self._refused(ReasonCode.NOT_AUTHORIZED, "nothing given")
         return self._admit(credentials, Principal("", ANONYMOUS, credentials.client_id), moment)
 
-    def _gave_something(self, credentials: Credentials) -> bool:
-        """Return True for credentials that were judged. A user name alone proves nothing, so it is nothing.
+    def _has_credentials(self, credentials: Credentials) -> bool:
+        """Return whether credentials were given that a step checks. A user name alone proves nothing and does not
+        count.
 
-        A listener without steps judges nothing: where it allows anonymous clients, each client is one. A certificate
-        is the lock of the door where no step reads it; where one does, that step never passes a certificate on.
+        A listener without steps checks nothing: if it allows anonymous clients, each client is one. A certificate that
+        no step reads only protects the connection; a step that reads certificates never passes one on.
         """
         if not self._steps and self._rules.allow_anonymous:
             return False
@@ -263,7 +264,7 @@ class Chain:
 
     def _admit(self, credentials: Credentials, principal: Principal, moment: TimePoint) -> Outcome:
         facts = credentials.certificate
-        if facts is not None and not principal.serial:  # let in by another step: still judged again with its list
+        if facts is not None and not principal.serial:  # admitted by another step: still rechecked against its list
             ends = [end for end in (principal.expires_at_utc, facts.expires_at_utc) if end is not None]
             principal = replace(
                 principal,
@@ -285,7 +286,7 @@ class Chain:
         return Admitted(principal)
 
     def _admit_gateway(self, credentials: Credentials, facts: CertificateFacts, moment: TimePoint) -> Outcome:
-        """Let a gateway in by its certificate; no step is asked, and its client IDs have no form."""
+        """Admit a gateway by its certificate; no step runs, and its client IDs have no form."""
         principal = Principal(
             GATEWAY_USER + facts.gateway,
             GATEWAY,
@@ -317,7 +318,7 @@ class Chain:
 
 
 def _has_form(form: str, principal: Principal) -> bool:
-    """Return True if a client ID is of the form; a name that is missing gives no form that anything could have."""
+    """Return whether a client ID has the form; with a missing name no client ID has."""
     if not form:
         return True
     if ("{user}" in form and not principal.user) or ("{cn}" in form and not principal.common_name):
@@ -325,7 +326,7 @@ def _has_form(form: str, principal: Principal) -> bool:
     open_end = form.endswith("...")
     pieces = form.removesuffix("...").split("{")
     wanted = pieces[0]
-    for piece in pieces[1:]:  # each begins with the name of a placeholder; text of a user is never read as one
+    for piece in pieces[1:]:  # each starts with a placeholder's name; text of a user is never parsed as one
         name, _, text = piece.partition("}")
         wanted += {"user": principal.user, "cn": principal.common_name}[name] + text
     if open_end:

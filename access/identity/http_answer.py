@@ -1,8 +1,7 @@
-"""The step ``http``: a question to the operator's server and its answer, both in the form that EMQX uses.
+"""The step ``http``: a request to the operator's server and its response, in EMQX's format.
 
-The shell posts the body and hands the reply in; addresses, limits of time, the cache and the breaker are there. An
-answer with a name or a type that is not listed here is an error and never an allow: a misspelt limit of a right would
-otherwise be no limit.
+The shell posts the body and passes the response; it owns addresses, timeouts, cache and breaker. A response with an
+unknown name or type is an error and never an allow: otherwise a misspelt limit of a right would not limit it.
 """
 
 import hmac
@@ -47,10 +46,10 @@ FIELDS = frozenset(("result", "is_superuser", "client_attrs", "acl", "expire_at"
 
 @dataclass(frozen=True, slots=True)
 class HttpJob:
-    """Post the body as application/json; the result is an ``HttpReply``, or any other object if there was none.
+    """Post the body as application/json; the result is an ``HttpReply``, or any other object on failure.
 
     Attributes:
-        cache_key: Keyed digest of the body, under which the shell may keep the reply for ``cache_s`` seconds.
+        cache_key: Keyed digest of the body, under which the shell may cache the response for ``cache_s`` seconds.
     """
 
     body: bytes = field(repr=False)
@@ -60,7 +59,7 @@ class HttpJob:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A whole reply; a header that is missing is empty."""
+    """A complete response; a missing header is empty."""
 
     status: int
     content_type: str
@@ -70,7 +69,7 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True)
 class HttpVerdict:
-    """An answer as the server meant it; ``acl`` is raw, None if there is none."""
+    """A decoded response; ``acl`` is raw, None if absent."""
 
     result: str
     is_superuser: bool = False
@@ -80,14 +79,14 @@ class HttpVerdict:
 
 
 def request_body(credentials: Credentials) -> bytes | None:
-    """Return the question about a client; None if its password is no text, which no JSON can carry."""
+    """Return the request about a client; None if its password is not text, which JSON needs."""
     try:
         password = (credentials.password or b"").decode()
     except UnicodeDecodeError:
         return None
     facts = credentials.certificate
     names = facts.names if facts is not None else {}
-    asked = {
+    request = {
         "clientid": credentials.client_id,
         "username": credentials.user,
         "password": None if credentials.password is None else password,
@@ -97,7 +96,7 @@ def request_body(credentials: Credentials) -> bytes | None:
         "cert_subject": _only(names.get(NameKind.DN, ())),
     }
     try:
-        return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         return None
 
@@ -107,10 +106,10 @@ def _only(values: tuple[str, ...]) -> str:
 
 
 def read_answer(reply: HttpReply) -> HttpVerdict:
-    """Return the answer of a reply.
+    """Return the verdict in a response.
 
     Raises:
-        ValueError: It is none: a status but 200 and 204, another type of content, or a name or type that is not known.
+        ValueError: It is invalid: a status other than 200 and 204, another content type, or an unknown name or type.
     """
     if reply.status == 204 and not reply.body:
         return HttpVerdict("allow")
@@ -141,7 +140,7 @@ def read_answer(reply: HttpReply) -> HttpVerdict:
 
 
 def cache_s(reply: HttpReply) -> int:
-    """Return for how many seconds a reply may answer the same question again; 0 for a reply that is an error."""
+    """Return how many seconds a response may be cached; 0 for an error."""
     try:
         answer = read_answer(reply)
     except ValueError:
@@ -160,8 +159,8 @@ class HttpStep:
 
     Args:
         secret: Of this process, for keys of the cache.
-        superuser_role: Role that ``is_superuser`` gives; empty gives none.
-        read_acl: Reads ``acl`` of an answer.
+        superuser_role: Role for ``is_superuser``; empty: none.
+        read_acl: Parses ``acl`` of a response.
     """
 
     name = "http"
@@ -173,7 +172,7 @@ class HttpStep:
         self._read_acl = read_acl
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
-        """Ask about a client with a user name."""
+        """Request a verdict about a client with a user name."""
         del moment
         if credentials.user is None or credentials.method:
             return Pass()
@@ -186,7 +185,7 @@ class HttpStep:
         return Wait(HttpJob(body, hmac.digest(self._secret, body, "sha256")))
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Judge by the reply."""
+        """Return the answer for the response."""
         if not isinstance(job, HttpJob) or not isinstance(result, HttpReply) or credentials.user is None:
             return Failed("http: no reply")
         try:

@@ -1,6 +1,6 @@
-"""Keys that verify tokens: those of files, and a JWKS that is fetched again and again, as events.
+"""Keys that verify tokens: from files, and from a JWKS that is fetched periodically, as events.
 
-A key has its algorithms; a token chooses among them and never brings one. Source: RFC 7517, RFC 7518.
+A key has its algorithms; a token selects one of them and never provides a key. Source: RFC 7517, RFC 7518.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ RSA_BITS_MIN, RSA_BITS_MAX = 2048, 8192
 RSA_EXPONENT_MAX = (1 << 32) - 1  # a huge one makes each verification slow
 REFRESH_S = 300.0
 RETRY_S = 30.0  # after a failure, and between fetches for unknown names
-FETCH_S_MAX = 10.0  # a fetch that takes longer is taken for dead
+FETCH_S_MAX = 10.0  # a longer fetch counts as failed
 KEPT_S = 24 * 3600.0
 
 RSA = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
@@ -35,7 +35,7 @@ PublicKey: TypeAlias = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """A key with the algorithms that it may verify; ``kid`` is empty if it has no name."""
+    """A key with its permitted algorithms; ``kid`` is empty if it has no name."""
 
     kid: str
     algorithms: frozenset[str]
@@ -44,7 +44,7 @@ class TokenKey:
 
 @dataclass(frozen=True, slots=True)
 class FetchKeys:
-    """Fetch the JWKS and tell the key source; those who wait share one fetch. Any result resumes the step."""
+    """Fetch the JWKS and pass it to the key source; waiting logins share one fetch. Any result resumes the step."""
 
     kind: str = field(default="jwks", init=False)
 
@@ -53,11 +53,11 @@ def key_of_pem(content: bytes, kid: str = "") -> TokenKey:
     """Return the public key of a PEM text.
 
     Raises:
-        ValueError: It is none, or one that is too weak or of no algorithm of tokens.
+        ValueError: It is not a key, too weak, or of an unsupported algorithm.
     """
     try:
         key = load_pem_public_key(content)
-    except Exception:  # the library documents no list
+    except Exception:  # the library documents no exceptions
         raise ValueError("no public key in PEM") from None
     return TokenKey(kid, _algorithms(key), key)  # type: ignore[arg-type]  # _algorithms raises for other types
 
@@ -66,7 +66,7 @@ def key_of_secret(content: bytes, algorithm: str, kid: str = "") -> TokenKey:
     """Return a shared secret as a key for one HMAC algorithm.
 
     Raises:
-        ValueError: The algorithm is no HMAC, or the secret is short, or is a key of another kind.
+        ValueError: The algorithm is not an HMAC, or the secret is too short or another kind of key.
     """
     if algorithm not in SECRET_BYTES_MIN:
         raise ValueError(f"a secret is for {', '.join(SECRET_BYTES_MIN)} only")
@@ -78,12 +78,12 @@ def key_of_secret(content: bytes, algorithm: str, kid: str = "") -> TokenKey:
 
 
 def read_jwks(content: bytes) -> tuple[TokenKey, ...]:
-    """Return the keys of a JWKS that verify tokens; others of it are left out, as RFC 7517 section 5 wants.
+    """Return the keys of a JWKS that verify tokens; others are skipped, as RFC 7517 section 5 requires.
 
-    A shared secret in it is left out too: who can read the set could make tokens.
+    Shared secrets are skipped too: readers of the set could create tokens.
 
     Raises:
-        ValueError: It is no JWKS, has too many keys, a private one, two of one name, or none that verifies tokens.
+        ValueError: It is not a JWKS, has too many keys, a private key, a repeated name, or no key that verifies tokens.
     """
     read = read_json(content, JWKS_BYTES_MAX, JWKS_DEPTH_MAX)
     listed = read.get("keys") if isinstance(read, dict) else None
@@ -123,7 +123,7 @@ def _jwk(jwk: Mapping[str, object]) -> TokenKey | None:
         else:
             return None
         algorithms = _algorithms(key)
-    except Exception:  # the library raises errors of its own, ValueError, TypeError and KeyError
+    except Exception:  # the library raises its own errors, ValueError, TypeError and KeyError
         return None
     if algorithm is not None:
         algorithms &= {algorithm}
@@ -143,9 +143,9 @@ def _algorithms(key: object) -> frozenset[str]:
 
 
 class KeySource:
-    """A JWKS at an address, as the shell's fetches tell it.
+    """A JWKS at a URL, updated by the shell's fetches.
 
-    The shell asks ``is_due`` each second, fetches too where a login waits, and calls ``began`` and then ``loaded`` or
+    The shell calls ``is_due`` each second, also fetches when a login waits, and calls ``began`` and then ``loaded`` or
     ``failed`` for each fetch.
     """
 
@@ -158,24 +158,24 @@ class KeySource:
         self._asked_at = float("-inf")
 
     def is_due(self, now: float) -> bool:
-        """Return True if a fetch should begin."""
+        """Return whether a fetch is due."""
         return now >= self._next_at and not self._is_fetching(now)
 
     def grant_fetch(self, now: float) -> bool:
-        """Return True if a token may wait for a fetch: one runs, or the last one for a token was 30 s ago."""
+        """Return whether a token may wait for a fetch: one is running, or the last one for a token was 30 s ago."""
         if self._is_fetching(now):
             return True
         if now - self._asked_at < RETRY_S:
             return False
-        self._asked_at = self._began_at = now  # it begins now: others of this moment wait for the same one
+        self._asked_at = self._began_at = now  # it starts now: concurrent logins wait for the same one
         return True
 
     def began(self, now: float) -> None:
-        """Note that a fetch began."""
+        """Record the start of a fetch."""
         self._began_at = now
 
     def loaded(self, content: bytes, now: float) -> str:
-        """Take the body of an answer; return why it is no JWKS, empty if it is one. The old keys stay then."""
+        """Store the keys of a response; return the error, empty on success. On an error the old keys stay."""
         try:
             self.keys = read_jwks(content)
         except ValueError as error:
@@ -187,17 +187,17 @@ class KeySource:
         return ""
 
     def failed(self, now: float) -> None:
-        """Note that a fetch failed; the old keys stay."""
+        """Record a failed fetch; the old keys stay."""
         self.failures += 1
         self._began_at = None
         self._next_at = now + RETRY_S
 
     def expire(self) -> None:
-        """Have the keys fetched at once: their URL is another. The former ones stay until then."""
+        """Make a fetch due, because the URL changed. The former keys stay until then."""
         self._next_at = float("-inf")
 
     def is_fresh(self, now: float) -> bool:
-        """Return True if the keys were fetched within 24 h."""
+        """Return whether the keys were fetched within 24 h."""
         return self._loaded_at is not None and now - self._loaded_at < KEPT_S
 
     def _is_fetching(self, now: float) -> bool:
@@ -205,19 +205,19 @@ class KeySource:
 
 
 class KeySet:
-    """Keys of a listener: of files, and of a source where there is one."""
+    """Keys of a listener: from files, and from a source if it has one."""
 
     def __init__(self, keys: Sequence[TokenKey] = (), source: KeySource | None = None) -> None:
         self._keys = tuple(keys)
         self.source = source
 
     def find(self, kid: str, algorithm: str, now: float) -> TokenKey | None:
-        """Return the one key that a token can be verified by.
+        """Return the only key that fits a token, None if several or none do.
 
         Args:
-            kid: Of the token's header; empty if it has none, and then one key alone may fit.
+            kid: Of the token's header; empty if it has none, and then only one key may fit.
             algorithm: Of the token's header.
-            now: Monotonic seconds; keys of a source that is stale are not used.
+            now: Monotonic seconds; keys of a stale source are not used.
         """
         source = self.source.keys if self.source is not None and self.source.is_fresh(now) else ()
         found = [key for key in (*self._keys, *source) if not kid or key.kid == kid]
@@ -225,5 +225,5 @@ class KeySet:
         return found[0] if len(found) == 1 else None
 
     def is_stale(self, now: float) -> bool:
-        """Return True if there is a source whose keys were not fetched within 24 h."""
+        """Return whether the keys of the source were not fetched within 24 h."""
         return self.source is not None and not self.source.is_fresh(now)

@@ -1,7 +1,7 @@
-"""Revocation by OCSP as a step of the chain: off, soft or require; the shell asks the responder.
+"""Revocation by OCSP as a step of the chain: off, soft or require; the shell queries the responder.
 
-The step allows nobody: it refuses a revoked certificate and lets the next step judge the others. The responder's
-address is a setting, never read from the certificate. Source: RFC 6960; no nonce, as RFC 5019 wants.
+The step never allows a client: it refuses a revoked certificate and passes others to the next step. The responder's URL
+is a setting, never read from the certificate. Source: RFC 6960; no nonce, as in RFC 5019.
 """
 
 import enum
@@ -22,13 +22,13 @@ from mqtt.reasons import ReasonCode
 __all__ = ["OcspJob", "OcspMode", "OcspReply", "OcspStep"]
 
 ANSWER_BYTES_MAX = 65_536
-CACHED_MAX = 10_000  # certificates; the one asked longest ago makes room
+CACHED_MAX = 10_000  # certificates; the least recently queried one is evicted
 CLOCK_LEEWAY_S = 300.0
 WEAK = (hashes.MD5, hashes.SHA1)
 
 
 class OcspMode(enum.StrEnum):
-    """Effect of a responder that gives no usable answer: none is asked, the client passes, or is refused."""
+    """Effect of a missing or unusable response: OCSP is off, the client passes, or is refused."""
 
     OFF = "off"
     SOFT = "soft"
@@ -47,7 +47,7 @@ class OcspJob:
 
 @dataclass(frozen=True, slots=True)
 class OcspReply:
-    """Body of the responder's answer, empty if there was none."""
+    """Body of the responder's response, empty if there was none."""
 
     body: bytes
 
@@ -56,9 +56,9 @@ class OcspStep:
     """The step ``ocsp``, before ``certificate``.
 
     Args:
-        mode: Effect of a missing answer.
+        mode: Effect of a missing response.
         authorities: Certificates that sign clients of the listener.
-        unanswered: Called for each certificate that passed, or failed, without a usable answer.
+        unanswered: Called for each certificate that passed or failed without a usable response.
     """
 
     name = "ocsp"
@@ -75,7 +75,7 @@ class OcspStep:
         self._cached: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
-        """Judge by the cached answer, or ask."""
+        """Use the cached response, or request one."""
         facts = credentials.certificate
         if facts is None or self._mode == OcspMode.OFF:
             return Pass()
@@ -99,13 +99,13 @@ class OcspStep:
         return Wait(OcspJob(builder.build().public_bytes(serialization.Encoding.DER), facts.issuer, facts.serial))
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Judge by the responder's answer and keep it until its next update."""
+        """Evaluate the responder's response and cache it until its next update."""
         facts = credentials.certificate
         issuer = self._issuer(facts) if facts is not None else None
         if facts is None or issuer is None or not isinstance(job, OcspJob) or not isinstance(result, OcspReply):
             return Failed("ocsp: a result that nobody asked for")
         try:
-            good, until_utc = _judge(result.body, issuer, int(facts.serial, 16), moment.utc)
+            good, until_utc = _evaluate(result.body, issuer, int(facts.serial, 16), moment.utc)
         except Exception as error:  # the library documents ValueError only; the bytes are a responder's
             return self._without(str(error) if isinstance(error, ValueError) else type(error).__name__)
         self._cached[facts.issuer, facts.serial] = (good, until_utc)
@@ -123,14 +123,14 @@ class OcspStep:
         return Pass() if self._mode == OcspMode.SOFT else Failed(f"ocsp: {reason}")
 
     def _issuer(self, facts: CertificateFacts) -> x509.Certificate | None:
-        """Return the authority that signed; of several of one name the one with the key that the certificate names."""
+        """Return the signing authority; among equal names, the one with the key that the certificate names."""
         found = self._authorities.get(facts.issuer, [])
         if len(found) > 1:
             found = [each for each in found if _key_identifier(each) == facts.authority_key]
         return found[0] if len(found) == 1 else None
 
 
-SHA1 = hashes.SHA1()  # names the issuer in a request and its answer; no signature depends on it
+SHA1 = hashes.SHA1()  # names the issuer in request and response; no signature depends on it
 
 
 def _key_identifier(certificate: x509.Certificate) -> bytes:
@@ -146,11 +146,11 @@ def _issuer_hashes(issuer: x509.Certificate) -> tuple[bytes, bytes]:
     return name.finalize(), x509.SubjectKeyIdentifier.from_public_key(issuer.public_key()).digest
 
 
-def _judge(body: bytes, issuer: x509.Certificate, serial: int, utc: float) -> tuple[bool, float]:
-    """Return whether the certificate is good, and until when the answer holds.
+def _evaluate(body: bytes, issuer: x509.Certificate, serial: int, utc: float) -> tuple[bool, float]:
+    """Return whether the certificate is good, and the response's expiry.
 
     Raises:
-        ValueError: The answer is no usable one. Other exceptions of the library may come out too.
+        ValueError: The response is unusable. Other exceptions of the library are possible.
     """
     if not 0 < len(body) <= ANSWER_BYTES_MAX:
         raise ValueError("no answer" if not body else f"an answer of {len(body)} bytes")
@@ -178,7 +178,7 @@ def _judge(body: bytes, issuer: x509.Certificate, serial: int, utc: float) -> tu
 
 
 def _is_signed(answer: ocsp.OCSPResponse, issuer: x509.Certificate, utc: float) -> bool:
-    """Return True for a signature of the issuer, or of a responder that the issuer signed for this use."""
+    """Return whether the signature is the issuer's, or that of a responder that the issuer signed for OCSP."""
     algorithm = answer.signature_hash_algorithm
     if isinstance(algorithm, WEAK):
         return False
@@ -211,6 +211,6 @@ def _verifies(
             key.verify(signature, signed)
         else:
             return False
-    except Exception:  # InvalidSignature, or an algorithm that is not supported
+    except Exception:  # InvalidSignature, or an unsupported algorithm
         return False
     return True

@@ -1,7 +1,7 @@
-"""Mosquitto's password file: ``name:hash`` lines, read as a whole or refused as a whole.
+"""Mosquitto's password file: ``name:hash`` lines, accepted or refused as a whole.
 
-A line that a lenient reader would skip or half understand refuses the file, because a user without a password came of
-such a line once (CVE-2018-12551). A file without a user is refused too: it would refuse every login in silence.
+An invalid line refuses the file, because skipping one once created a user without a password (CVE-2018-12551). A file
+without users is refused too: it would silently refuse every login.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from access.identity.principal import name_fault
 
 __all__ = ["parse_password_file", "read_password_file"]
 
-FILE_BYTES_MAX = 64 << 20  # some 300 000 users
+FILE_BYTES_MAX = 64 << 20  # about 300 000 users
 USERS_MAX = 300_000
 
 
@@ -22,16 +22,16 @@ def read_password_file(path: Path) -> Mapping[str, PasswordRecord]:
     """Return the records of a file by user.
 
     Raises:
-        AccessFileError: The file, or one line of it, is unusable.
+        AccessFileError: The file, or one line of it, is invalid.
     """
     return parse_password_file(path, read_access_file(path, FILE_BYTES_MAX, secret=True))
 
 
 def parse_password_file(path: Path, content: bytes) -> Mapping[str, PasswordRecord]:
-    """Return the records of a file's content by user; ``path`` names it in errors.
+    """Return the records of a file's content by user; ``path`` is for errors.
 
     Raises:
-        AccessFileError: One line is unusable, a name stands twice, or there is no user.
+        AccessFileError: A line is invalid, a name repeats, or there are no users.
     """
     users: dict[str, PasswordRecord] = {}
     for number, line in text_lines(path, content):

@@ -1,8 +1,8 @@
-"""The step ``password``: a user name and a password against records of a file or of the cluster.
+"""The step ``password``: checks user name and password against records of a file or of the cluster.
 
-Unknown names cost the same hash as wrong passwords, and behind a file what the cluster's users cost. Good logins are
-remembered for a minute under a key that a stolen memory image does not turn into passwords; wrong ones are not
-remembered. The shell bounds the queue of hashes.
+Unknown names cost the same hash as wrong passwords, and after a file step also the cost of the cluster's users.
+Successful logins are cached for a minute under a key that does not reveal passwords in a memory image; failed ones are
+not cached. The shell bounds the queue of hashes.
 """
 
 import hashlib
@@ -50,8 +50,8 @@ __all__ = [
 ]
 
 REMEMBERED_S = 60.0
-REMEMBERED_MAX = 10_000  # logins; the oldest makes room
-USER_NAME_MAX = 256  # characters of a name in a question to the routers; no user of the cluster has more
+REMEMBERED_MAX = 10_000  # logins; the oldest is evicted
+USER_NAME_MAX = 256  # characters of a name in a request to the routers; no user of the cluster has more
 OWN = PasswordRecord(
     HashKind.ARGON2ID, bytes(OWN_SALT_BYTES), bytes(OWN_DIGEST_BYTES), OWN_PASSES, OWN_MEMORY_KIB, OWN_LANES
 )
@@ -59,7 +59,7 @@ OWN = PasswordRecord(
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user: the password's record and SCRAM's verifier as far as there are such, and the rights of the name."""
+    """A user: password record and SCRAM verifier, if any, and the rights of the name."""
 
     password: PasswordRecord | None
     version: int = 0
@@ -75,7 +75,7 @@ class UserRecord:
     verifier: str = field(default="", repr=False)
 
     def principal(self, user: str, method: str, client_id: str, data: bytes = b"") -> Principal:
-        """Return the client that has proved to be this user."""
+        """Return the principal of a client that authenticated as this user."""
         return Principal(
             user,
             method,
@@ -94,7 +94,7 @@ class UserRecord:
 
 @dataclass(frozen=True, slots=True)
 class FetchUser:
-    """Ask any router for a user; the result is a ``UserFound``, or any other object if no router answered."""
+    """Request a user from any router; the result is a ``UserFound``, or any other object if none answered."""
 
     user: str
     kind: str = field(default="user", init=False)
@@ -102,7 +102,7 @@ class FetchUser:
 
 @dataclass(frozen=True, slots=True)
 class UserFound:
-    """The routers' answer; None for an unknown name."""
+    """The routers' response; None for an unknown name."""
 
     user: str
     record: UserRecord | None
@@ -112,10 +112,10 @@ class UserSource(Protocol):
     """Source of users."""
 
     def find(self, name: str) -> UserRecord | FetchUser | None:
-        """Return a user's record, None for an unknown name, or the question to ask."""
+        """Return a user's record, None for an unknown name, or the request to send."""
 
     def decoy(self, name: str) -> PasswordRecord:
-        """Return the record on which an unknown name spends its time; the same for a name each time."""
+        """Return the dummy record for an unknown name; always the same for a name."""
 
 
 class FileUsers:
@@ -129,7 +129,7 @@ class FileUsers:
     def __init__(self, records: Mapping[str, PasswordRecord], secret: bytes) -> None:
         self._records = records
         self._secret = secret
-        # A file may mix formats, whose hashes differ in time by 10 000: unknown names are as mixed as known ones.
+        # Formats in a file differ in hash time by a factor of 10 000: unknown names get the same mixture.
         self._shapes = list(records.values()) or [OWN]
 
     def find(self, name: str) -> UserRecord | None:
@@ -138,36 +138,36 @@ class FileUsers:
         return None if record is None else UserRecord(record)
 
     def decoy(self, name: str) -> PasswordRecord:
-        """Return a record with the costs of some user of the file, and with made-up salt and hash."""
+        """Return a record with the cost of some user in the file, and random salt and hash."""
         drawn = hmac.digest(self._secret, b"decoy" + name.encode(), "sha512")
-        return _made_up(self._shapes[int.from_bytes(drawn[:8], "big") % len(self._shapes)], drawn)
+        return _dummy_record(self._shapes[int.from_bytes(drawn[:8], "big") % len(self._shapes)], drawn)
 
 
 class RouterUsers:
-    """Users of the cluster, each asked for by name at login."""
+    """Users of the cluster, requested by name at login."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def find(self, name: str) -> FetchUser | None:
-        """Return the question for a name; one that is too long is nobody's, and no question may carry it."""
+        """Return the request for a name; an overlong one is unknown, and cannot be sent."""
         return FetchUser(name) if len(name) <= USER_NAME_MAX else None
 
     def decoy(self, name: str) -> PasswordRecord:
-        """Return a record as the cluster makes them."""
-        return _made_up(OWN, hmac.digest(self._secret, b"decoy" + name.encode(), "sha512"))
+        """Return a record with the cluster's parameters."""
+        return _dummy_record(OWN, hmac.digest(self._secret, b"decoy" + name.encode(), "sha512"))
 
 
-def _made_up(shape: PasswordRecord, drawn: bytes) -> PasswordRecord:
+def _dummy_record(shape: PasswordRecord, drawn: bytes) -> PasswordRecord:
     salt, digest = drawn[: len(shape.salt)], drawn[-len(shape.digest) :]
     return PasswordRecord(shape.kind, salt, digest, shape.iterations, shape.memory_kib, shape.lanes)
 
 
 class KnownLogins:
-    """Good logins of the last minute, by a keyed digest of user, password and record.
+    """Successful logins of the last minute, by a keyed digest of user, password and record.
 
     Args:
-        secret: Of this process, 16 bytes or more; never written anywhere.
+        secret: Of this process, 16 bytes or more; never written.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -175,14 +175,14 @@ class KnownLogins:
         self._until: OrderedDict[bytes, float] = OrderedDict()
 
     def key(self, user: str, password: bytes, record: UserRecord) -> bytes:
-        """Return the key of a login; another record of the user gives another key."""
+        """Return the key of a login; it depends on the user's record."""
         assert record.password is not None
         parts = user.encode(), password, encode_record(record.password).encode(), b"%d" % record.version
         framed = b"".join(b"%d:" % len(part) + part for part in parts)
         return hmac.digest(self._secret, framed, hashlib.sha256)
 
     def knows(self, key: bytes, now: float) -> bool:
-        """Return True if the login was good within the last minute."""
+        """Return whether the login succeeded within the last minute."""
         until = self._until.get(key)
         if until is None:
             return False
@@ -192,14 +192,14 @@ class KnownLogins:
         return False
 
     def remember(self, key: bytes, now: float) -> None:
-        """Note a good login; a minute counts from its hash, so no stream of logins prolongs it."""
+        """Record a successful login; the minute starts at its hash, so further logins do not extend it."""
         self._until.pop(key, None)
         self._until[key] = now + REMEMBERED_S
         if len(self._until) > REMEMBERED_MAX:
             self._until.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all of them: users were read anew."""
+        """Remove all: users were reloaded."""
         self._until.clear()
 
     def __len__(self) -> int:
@@ -211,9 +211,9 @@ class PasswordStep:
 
     Args:
         users: The source.
-        known: Good logins.
-        behind: Users that the listener asks next, who have no say about these: a wrong password here takes as long as a
-            name that neither source has.
+        known: Successful logins.
+        behind: The listener's next source, which these users never reach: a wrong password takes as long here as a name
+            that neither source has.
     """
 
     name = "password"
@@ -225,12 +225,12 @@ class PasswordStep:
         self._behind = behind
 
     def replace(self, users: UserSource) -> None:
-        """Take users that were read anew; hashes that run are judged by the new ones."""
+        """Use reloaded users; running hashes are checked against them."""
         self._users = users
         self._known.clear()
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
-        """Look the user up; ask for a hash unless this login was good a moment ago."""
+        """Find the user; request a hash unless this login succeeded within the last minute."""
         user = credentials.user
         if user is None or credentials.password is None or credentials.method:
             return Pass()
@@ -240,16 +240,16 @@ class PasswordStep:
         return Wait(found) if isinstance(found, FetchUser) else self._hash(credentials, user, found, moment)
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Judge by the hash, or go on with the user whom the routers found."""
-        if isinstance(job, _DummyUser):  # whatever the routers say of a name that is none of theirs
-            return self._hash_in_vain(credentials, job.user)
+        """Evaluate the hash, or continue with the user from the routers."""
+        if isinstance(job, _DummyUser):  # whatever the routers answer for a name that is not theirs
+            return self._dummy_hash(credentials, job.user)
         if isinstance(job, _DummyHash):
             return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
         if isinstance(job, FetchUser):
             if not isinstance(result, UserFound) or result.user != job.user:
                 return Failed("password: no router told the user")
             return self._hash(credentials, job.user, result.record, moment)
-        if not isinstance(job, _Asked) or not isinstance(result, bool):
+        if not isinstance(job, _RecordHash) or not isinstance(result, bool):
             return Failed("password: the hash was not computed")
         if not job.known:
             return Pass()  # an unknown name: another step may know it
@@ -263,51 +263,52 @@ class PasswordStep:
         return self._allow(credentials, job.user, current)
 
     def _wrong(self, credentials: Credentials, user: str) -> Answer:
-        """Refuse a wrong password when an unknown name would be refused."""
+        """Refuse a wrong password after the same time as an unknown name."""
         found = self._behind.find(user) if self._behind is not None else None
         if isinstance(found, FetchUser):
             return Wait(_DummyUser(user))
-        return self._hash_in_vain(credentials, user)
+        return self._dummy_hash(credentials, user)
 
-    def _hash_in_vain(self, credentials: Credentials, user: str) -> Answer:
+    def _dummy_hash(self, credentials: Credentials, user: str) -> Answer:
         if self._behind is None:
             return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
         return Wait(_DummyHash(user, self._behind.decoy(user), credentials.password or b"", False))
 
     def _hash(self, credentials: Credentials, user: str, found: UserRecord | None, moment: TimePoint) -> Answer:
-        """Ask for a hash, or allow a login that was good a moment ago.
+        """Request a hash, or allow a login that succeeded within the last minute.
 
-        Known and unknown names go the same way up to the answer: beside a weak record's 70 us, each step would show.
+        Known and unknown names take the same path up to the answer: compared with a weak record's 70 us, each step
+        would be measurable.
         """
         assert credentials.password is not None
         decoy = UserRecord(self._users.decoy(user))
         if found is not None and found.password is None:
-            found = None  # a user without a password is as good as nobody here
+            found = None  # a user without a password counts as unknown here
         record = decoy if found is None else found
         assert record.password is not None
         remembered = self._known.knows(self._known.key(user, credentials.password, record), moment.now)
         if remembered and found is not None:
             return self._allow(credentials, user, found)
-        return Wait(_Asked(user, record.password, credentials.password, found is not None, found))
+        return Wait(_RecordHash(user, record.password, credentials.password, found is not None, found))
 
     def _allow(self, credentials: Credentials, user: str, found: UserRecord) -> Answer:
-        if found.disabled:  # told only to the owner of the password
+        if found.disabled:  # only the owner of the password learns this
             return Deny(ReasonCode.NOT_AUTHORIZED, "user disabled")
         return Allow(found.principal(user, self.name, credentials.client_id))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked(HashJob):
-    """The hash job of this step, with the record that it was asked for."""
+class _RecordHash(HashJob):
+    """The hash job of this step, with the record that it checks."""
 
     found: UserRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _DummyUser(FetchUser):
-    """The question about a user of the file whose password was wrong."""
+    """The request for a user of the file whose password was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DummyHash(HashJob):
-    """The hash behind it."""
+    """The hash after it."""

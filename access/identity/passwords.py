@@ -1,8 +1,8 @@
-"""Records of passwords: read, make and verify one. Mosquitto's three formats; our own records are argon2id.
+"""Password records: parse, create and verify. Reads Mosquitto's three formats; creates argon2id.
 
-A record's parameters are bounded before anything is computed, because a hash costs what its record says. ``HashJob``
-is the work of the shell's one thread: it touches nothing but its own fields.
-Source: mosquitto_passwd(1), RFC 9106 (argon2id), RFC 8018 (PBKDF2), and the PHC string format.
+A record's parameters are bounded before any computation, because they define the cost of a hash. ``HashJob`` runs in
+the shell's hash thread and uses only its own fields. Source: mosquitto_passwd(1), RFC 9106 (argon2id), RFC 8018
+(PBKDF2), and the PHC string format.
 """
 
 import base64
@@ -28,9 +28,9 @@ __all__ = [
 
 RECORD_CHARACTERS_MAX = 512
 MEMORY_KIB_MAX = 256 * 1024
-ITERATIONS_MAX = 10_000_000  # of PBKDF2: some 4 s
+ITERATIONS_MAX = 10_000_000  # of PBKDF2: about 4 s
 PASSES_MAX = 64  # of argon2
-PASSES_KIB_MAX = 1024 * 1024  # memory times passes: some 2 s
+PASSES_KIB_MAX = 1024 * 1024  # memory times passes: about 2 s
 LANES_MAX = 16
 SALT_BYTES_MIN, SALT_BYTES_MAX = 8, 64
 DIGEST_BYTES = 64  # of SHA-512, also as PBKDF2 uses it
@@ -46,7 +46,7 @@ ARGON2ID = re.compile(
 
 
 class HashKind(enum.StrEnum):
-    """Format of a record, by the mark that it begins with."""
+    """Format of a record, by its prefix."""
 
     SHA512 = "$6$"
     PBKDF2 = "$7$"
@@ -55,7 +55,7 @@ class HashKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PasswordRecord:
-    """Facts from which a password is verified.
+    """Parameters to verify a password.
 
     Attributes:
         iterations: Of PBKDF2, or passes of argon2; 1 for SHA-512.
@@ -73,10 +73,10 @@ class PasswordRecord:
 
 @dataclass(frozen=True, slots=True)
 class HashJob:
-    """Compute ``run`` in the one thread of hashes; the result is its bool.
+    """Run ``run`` in the hash thread; the result is its bool.
 
     Attributes:
-        known: The record is a user's; otherwise only time is spent.
+        known: The record is a user's; otherwise the hash only spends time.
     """
 
     user: str
@@ -86,15 +86,15 @@ class HashJob:
     kind: str = field(default="hash", init=False)
 
     def run(self) -> bool:
-        """Return True if the password is the record's."""
+        """Return whether the password matches the record."""
         return verify(self.record, self.password)
 
 
 def parse_record(text: str) -> PasswordRecord:
-    """Read a record.
+    """Parse a record.
 
     Raises:
-        ValueError: It has another format, or parameters beyond the bounds; the text quotes nothing of the record.
+        ValueError: It has another format, or parameters beyond the bounds; the text does not quote the record.
     """
     if len(text) > RECORD_CHARACTERS_MAX:
         raise ValueError(f"a hash of {len(text)} characters")
@@ -145,7 +145,7 @@ def _number(name: str, text: str, most: int) -> int:
 def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text.encode("ascii"), validate=True)
-    except ValueError:  # binascii.Error and UnicodeEncodeError among them
+    except ValueError:  # including binascii.Error and UnicodeEncodeError
         raise ValueError("a salt or hash that is no base64") from None
 
 
@@ -154,7 +154,7 @@ def _padded(text: str) -> str:
 
 
 def encode_record(record: PasswordRecord) -> str:
-    """Return a record as ``parse_record`` reads it."""
+    """Return the text of a record for ``parse_record``."""
     salt, digest = (base64.b64encode(each).decode() for each in (record.salt, record.digest))
     if record.kind == HashKind.SHA512:
         return f"$6${salt}${digest}"
@@ -165,11 +165,11 @@ def encode_record(record: PasswordRecord) -> str:
 
 
 def make_record(password: bytes, salt: bytes) -> PasswordRecord:
-    """Return our own record of a password; costs some 30 ms.
+    """Return a new record of a password; costs about 30 ms.
 
     Args:
-        password: As CONNECT will give it.
-        salt: 16 bytes of randomness, never used before.
+        password: As in CONNECT.
+        salt: 16 random bytes, never reused.
     """
     assert len(salt) == OWN_SALT_BYTES
     empty = PasswordRecord(HashKind.ARGON2ID, salt, bytes(OWN_DIGEST_BYTES), OWN_PASSES, OWN_MEMORY_KIB, OWN_LANES)
@@ -177,9 +177,9 @@ def make_record(password: bytes, salt: bytes) -> PasswordRecord:
 
 
 def verify(record: PasswordRecord, password: bytes) -> bool:
-    """Return True if the password is the record's; an empty one never is.
+    """Return whether the password matches the record; an empty one never does.
 
-    PBKDF2 fills a short password up with NUL, so a password with NUL at its end would be the one without.
+    PBKDF2 pads a short password with NUL, so a password that ends in NUL would equal the one without.
     """
     right = hmac.compare_digest(_digest(record, password), record.digest)
     return right and bool(password) and not (record.kind == HashKind.PBKDF2 and password.endswith(b"\0"))
@@ -200,7 +200,7 @@ def _digest(record: PasswordRecord, password: bytes) -> bytes:
 
 
 def has_argon2() -> bool:
-    """Return True if the library computes argon2id here; asked at start, before a client is."""
+    """Return whether the library supports argon2id here; checked at start."""
     try:
         _digest(PasswordRecord(HashKind.ARGON2ID, bytes(16), bytes(32), 1, 8, 1), b"probe")
     except UnsupportedAlgorithm:

@@ -1,7 +1,7 @@
-"""Revocation lists of the authority that signs nodes and operators, read and checked for ``wire/links/revoked.py``.
+"""Revocation lists of the authority of nodes and operators, read and validated for ``wire/links/revoked.py``.
 
-Reading runs in a thread of the shell; a certificate costs some 20 us, once for each link. ``cryptography`` is imported
-where lists are named: a node without them does not pay for it.
+A thread of the shell reads them; a check costs about 20 us per link. ``cryptography`` is imported only if lists are
+set.
 """
 
 import time
@@ -22,23 +22,23 @@ CERTIFICATE_BYTES_MAX = 1 << 20
 
 
 class IssuedPeers:
-    """Lists that were checked, asked for certificates as TLS gives them."""
+    """Validated lists, for certificates in DER from TLS."""
 
     def __init__(self, lists: "RevocationSet") -> None:
         self._lists = lists
 
     @property
     def revoked(self) -> int:
-        """Number of certificates that the lists name."""
+        """Number of certificates in the lists."""
         return self._lists.revoked
 
     @property
     def next_update_utc(self) -> float:
-        """The moment at which the first list goes stale."""
+        """The time at which the first list becomes stale."""
         return self._lists.next_update_utc
 
     def refusal(self, certificate: bytes, utc: float) -> str:
-        """Return why a certificate in DER is refused at a moment, "" if it is not."""
+        """Return why a certificate in DER is refused at a time, "" if it is not."""
         try:
             facts = _facts(certificate)
         except ValueError as error:
@@ -47,10 +47,10 @@ class IssuedPeers:
 
 
 def read_peer_lists(node: NodeSettings) -> IssuedPeers | None:
-    """Read the lists that ``node.crl_files`` names; None if it names none.
+    """Read the lists of ``node.crl_files``; None if it is empty.
 
     Raises:
-        UserError: A list is unusable, or none is of the authority that signed this node: every link would be refused.
+        UserError: A list is invalid, or none belongs to this node's authority: every link would be refused.
     """
     if not node.crl_files:
         return None

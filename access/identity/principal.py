@@ -1,7 +1,7 @@
-"""Types that steps, chain and shells share: credentials, the principal they prove, answers of steps, and jobs.
+"""Types shared by steps, chain and shells: credentials, principal, answers of steps, and jobs.
 
-A step is a core: it answers at once, or asks the shell for a job and is resumed with the job's result. Decisions are in
-the other files of this folder.
+A step is a core: it answers at once, or requests a job from the shell and is resumed with its result. The other files
+of this package decide.
 """
 
 import unicodedata
@@ -34,16 +34,16 @@ __all__ = [
     "no_acl",
 ]
 
-NAME_BYTES_MAX = 65_535  # of a string of MQTT
+NAME_BYTES_MAX = 65_535  # of an MQTT string
 GATEWAY = "gateway"  # method of a principal that the nodes' authority certifies
-GATEWAY_USER = "gateway/"  # before its name; a user of no other method has such a name
+GATEWAY_USER = "gateway/"  # prefix of its name; only this method may use it
 UTC_MAX = 253_402_300_799.0  # the last second of the year 9999
 
 AclReader: TypeAlias = Callable[[object], tuple[Tier, ...]]  # ``access.rules.claims.read_acl``, or ``no_acl``
 
 
 class TimePoint(NamedTuple):
-    """One moment on both clocks.
+    """One point in time on both clocks.
 
     Attributes:
         now: Seconds of a monotonic clock.
@@ -58,15 +58,15 @@ class CertificateFacts(msgspec.Struct, frozen=True):
     """Facts of a client certificate whose chain, purpose and dates TLS has verified.
 
     Attributes:
-        names: Values by kind: cn, san_dns, san_uri, san_email, dn; each as often as the certificate has it, and only
-            the kinds that were looked for.
+        names: Values by kind: cn, san_dns, san_uri, san_email, dn; all values in the certificate, for the requested
+            kinds only.
         serial: Hexadecimal, lower case.
         fingerprint: SHA-256 of the certificate, hexadecimal.
         issuer: SHA-256 of the issuer's name in DER, hexadecimal: the key of revocation.
-        authority_key: Key identifier of the issuer as the certificate says it, or empty.
-        of_cluster: It names a node or an operator of a cluster, so its holder is never a client, but for a gateway.
-        gateway: Name of the gateway that it certifies, of the nodes' own authority; empty for any other.
-        expires_at_utc: End of its validity, None where nobody knows.
+        authority_key: Key identifier of the issuer in the certificate, or empty.
+        of_cluster: It names a node or an operator of a cluster, so its holder is never a client, except a gateway.
+        gateway: Name of the gateway that it certifies, from the nodes' own authority; empty for any other.
+        expires_at_utc: End of its validity, None if unknown.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -79,16 +79,16 @@ class CertificateFacts(msgspec.Struct, frozen=True):
     expires_at_utc: float | None = None
 
 
-class Credentials(msgspec.Struct, frozen=True):  # made for each CONNECT, and in C
-    """All that a CONNECT and its connection give; nothing of it but the certificate is verified.
+class Credentials(msgspec.Struct, frozen=True):  # created for each CONNECT, and in C
+    """Credentials of a CONNECT and its connection; only the certificate is verified.
 
     Attributes:
         listener: Name of the listener.
         address: Of the client, without port.
-        client_id: As CONNECT has it; may be empty.
+        client_id: From CONNECT; may be empty.
         user: User name, None if CONNECT has none.
         password: None if CONNECT has none.
-        certificate: None if the client showed none.
+        certificate: None if the client sent none.
         method: Authentication method of MQTT 5, empty if there is none.
         data: Authentication data.
         secure: The connection is TLS.
@@ -115,24 +115,24 @@ class Principal(msgspec.Struct, frozen=True):  # likewise
     Attributes:
         user: Empty for an anonymous client.
         method: Name of the step that verified it, or ``anonymous``.
-        client_id: That the session belongs to.
-        roles: Names of roles, beside those that settings give the user.
-        tiers: Rules of this principal alone, from claims or an HTTP answer.
+        client_id: Of the session.
+        roles: Names of roles, in addition to those from settings.
+        tiers: Rules of this principal only, from claims or an HTTP response.
         attributes: For placeholders of rules.
         expires_at_utc: End of the connection, None for no end.
         limits: Limits of this principal by name.
-        serial: Of its certificate, empty without one; with ``issuer`` the key by which it is judged again.
+        serial: Of its certificate, empty without one; with ``issuer`` the key for later checks.
         fingerprint: Of its certificate.
         issuer: Of its certificate, as in ``CertificateFacts``.
         common_name: Of its certificate if it has exactly one, for placeholders.
         data: For the client: the last message of an exchange.
-        made: Policy epoch at which the cluster's user was added: with ``user`` the owner of a session, so that a name
-            that is given again owns nothing of the former one. 0 for a user that is none of the cluster's.
-        since: Policy epoch of that user's last ``disable`` or other password, under which it was let in.
-        groups: Of the cluster, whose roles are among ``roles``, and whose limits are in ``limits``.
+        made: Policy epoch at which the cluster's user was added. With ``user`` it identifies the owner of a session, so
+            a re-added name does not own the former one's. 0 for other users.
+        since: Policy epoch of that user's last ``disable`` or password change, at login.
+        groups: Of the cluster; their roles are included in ``roles``, their limits in ``limits``.
         own_roles: Those of that user itself.
         own_limits: Likewise.
-        token_id: ``jti`` of its token, empty without one: the name by which that is revoked.
+        token_id: ``jti`` of its token, empty without one; revocations use it.
     """
 
     user: str
@@ -157,7 +157,7 @@ class Principal(msgspec.Struct, frozen=True):  # likewise
 
 
 class Job(Protocol):
-    """Work for the shell; each job is a record of its own type, and the type names the result."""
+    """Work for the shell; each job has its own type, which defines the type of the result."""
 
     @property
     def kind(self) -> str:
@@ -165,7 +165,7 @@ class Job(Protocol):
 
 
 class Allow(msgspec.Struct, frozen=True):
-    """The step knew the credentials and verified them; the chain ends."""
+    """The step verified the credentials; the chain ends."""
 
     principal: Principal
 
@@ -179,7 +179,7 @@ class Deny:
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """The credentials are not of the step's kind; the next step is asked."""
+    """The credentials are not of the step's kind; the next step runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The step's backend failed or answered nonsense; the chain ends with 0x88."""
+    """The step's backend failed or returned an invalid response; the chain ends with 0x88."""
 
     text: str
 
@@ -204,21 +204,21 @@ class AuthenticationStep(Protocol):
 
     @property
     def name(self) -> str:
-        """As settings name it."""
+        """Name in settings."""
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Authentication methods of MQTT 5 that it runs."""
+        """Authentication methods of MQTT 5 that it supports."""
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
-        """Judge the credentials."""
+        """Check the credentials."""
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Judge with the result of the job that this step asked for; any object may come as result."""
+        """Check with the result of the job that this step requested; the result may be any object."""
 
 
 def no_acl(acl: object) -> tuple[Tier, ...]:
-    """Refuse rules in a token or an answer: the listener takes none.
+    """Refuse rules in a token or a response: the listener does not accept them.
 
     Raises:
         ValueError: Always.
@@ -227,10 +227,10 @@ def no_acl(acl: object) -> tuple[Tier, ...]:
 
 
 def name_fault(name: str) -> str:
-    """Return why a text cannot be the name of a user or client, empty if it can.
+    """Return why a text is not a valid user or client name, empty if it is valid.
 
-    A name is in normal form C and without characters that a log or a terminal obeys, because two names that look the
-    same would be two users. Signs that mean something in a filter are allowed: rules take such names literally.
+    A name is in normal form C and without control characters, because two names that look alike would be two users.
+    Wildcard characters of filters are allowed: rules treat such names literally.
     """
     if not name:
         return "is empty"

@@ -1,7 +1,7 @@
-"""Revocation by lists: CRL files become one set that is asked for each certificate.
+"""Revocation by lists: combines CRL files into one set that is checked for each certificate.
 
-Each list must be signed by an authority of the listener, current, and whole. A certificate is refused while the list of
-its issuer is missing or stale. Reading a large list takes long: a thread of the shell reads, and the set is swapped.
+Each list must be signed by an authority of the listener, current, and complete. A certificate is refused while the list
+of its issuer is missing or stale. Reading a large list takes long: a thread of the shell reads, and the set is swapped.
 Source: RFC 5280 section 5.
 """
 
@@ -20,14 +20,14 @@ from wire.links.pem_faults import damaged_line
 
 __all__ = ["RevocationSet", "read_authorities", "read_crl_files", "revocation_set"]
 
-CRL_BYTES_MAX = 16 << 20  # one file: some 400 000 serials
+CRL_BYTES_MAX = 16 << 20  # one file: about 400 000 serials
 FILES_MAX = 64
-SERIALS_MAX = 1_000_000  # of all files: some 80 MiB
+SERIALS_MAX = 1_000_000  # of all files: about 80 MiB
 AUTHORITY_BYTES_MAX = 4 << 20
-CLOCK_LEEWAY_S = 300.0  # an authority's clock may be ahead by this
+CLOCK_LEEWAY_S = 300.0  # tolerated clock difference of an authority
 PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 WEAK = (hashes.MD5, hashes.SHA1)
-# Parts of a list that change nothing of its meaning; any other critical part is refused, as RFC 5280 section 5.2 wants.
+# Extensions that do not change a list's meaning; any other critical one is refused, as RFC 5280 section 5.2 requires.
 KNOWN = {ExtensionOID.AUTHORITY_KEY_IDENTIFIER, ExtensionOID.CRL_NUMBER, ExtensionOID.ISSUING_DISTRIBUTION_POINT}
 
 
@@ -37,9 +37,9 @@ class IssuerList:
 
     Attributes:
         serials: Hexadecimal, as in ``CertificateFacts``.
-        next_update_utc: Of the list that ends first.
-        next_update_file: Names that list.
-        authority_revoked: The issuer's own certificate is in a list.
+        next_update_utc: Of the list that expires first.
+        next_update_file: Name of that list.
+        authority_revoked: The issuer's own certificate is revoked.
     """
 
     serials: frozenset[str]
@@ -49,23 +49,23 @@ class IssuerList:
 
 
 class RevocationSet:
-    """The lists of one moment; a newer set replaces it as a whole."""
+    """An immutable set of lists; a newer one replaces it."""
 
     def __init__(self, lists: Mapping[str, IssuerList]) -> None:
         self._lists = dict(lists)
 
     @property
     def next_update_utc(self) -> float:
-        """The moment at which the first list goes stale; 0 without a list."""
+        """The time at which the first list becomes stale; 0 without a list."""
         return min((each.next_update_utc for each in self._lists.values()), default=0.0)
 
     @property
     def revoked(self) -> int:
-        """Number of certificates that the lists name."""
+        """Number of certificates in the lists."""
         return sum(len(each.serials) for each in self._lists.values())
 
     def ends(self, issuer: str, serial: str) -> bool:
-        """Return whether a certificate is revoked, however old the lists are: a connection that stands by it ends."""
+        """Return whether a certificate is revoked, even by a stale list; its open connections are then closed."""
         found = self._lists.get(issuer)
         return found is not None and (found.authority_revoked or serial in found.serials)
 
@@ -84,7 +84,7 @@ class RevocationSet:
             return "its issuer is revoked"
         if serial in found.serials:
             return "revoked"
-        if not utc < found.next_update_utc:  # written so that NaN is refused
+        if not utc < found.next_update_utc:  # this form also refuses NaN
             return f"revocation list {found.next_update_file} is stale"
         return ""
 
@@ -93,7 +93,7 @@ def read_authorities(path: Path) -> tuple[x509.Certificate, ...]:
     """Return the certificates of a PEM file of authorities.
 
     Raises:
-        AccessFileError: It is unusable.
+        AccessFileError: It is invalid.
     """
     content = read_access_file(path, AUTHORITY_BYTES_MAX)
     try:
@@ -107,10 +107,11 @@ def read_crl_files(paths: Sequence[Path], authorities: Sequence[x509.Certificate
 
     Args:
         paths: At most 64 files.
-        authorities: Certificates that sign clients of the listener, intermediate ones included.
-        utc: Seconds since the epoch; a list must be current at this moment.
+        authorities: Certificates that sign clients of the listener, including intermediate ones.
+        utc: Seconds since the epoch; lists must be current at this time.
+
     Raises:
-        AccessFileError: A file is unreadable, wrongly signed, stale, of the future, or only a part of a list.
+        AccessFileError: A file is unreadable, wrongly signed, stale, not yet valid, or a partial list.
     """
     if len(paths) > FILES_MAX:
         raise AccessFileError(paths[FILES_MAX], 0, f"is one file more than the {FILES_MAX} that are read")
@@ -121,7 +122,7 @@ def read_crl_files(paths: Sequence[Path], authorities: Sequence[x509.Certificate
 def revocation_set(
     contents: Sequence[tuple[Path, bytes]], authorities: Sequence[x509.Certificate], utc: float
 ) -> RevocationSet:
-    """Return the set of lists whose bytes are read already; otherwise as ``read_crl_files``.
+    """Return the set of lists whose bytes were read before; otherwise as ``read_crl_files``.
 
     Raises:
         AccessFileError: As ``read_crl_files``.
@@ -134,9 +135,9 @@ def revocation_set(
             total += len(found.serials)
             known = lists.get(issuer)
             lists[issuer] = found if known is None else _both(known, found)
-    for authority in authorities:  # one that is revoked by the authority above it
+    for authority in authorities:  # one may be revoked by the authority above it
         if authority.subject == authority.issuer:
-            continue  # a root is in nobody's list: its serial in its own list is a client's that has the same one
+            continue  # a root is in no list: its serial in its own list is a client's
         above = lists.get(issuer_digest(authority.issuer))
         subject = issuer_digest(authority.subject)
         if above is not None and f"{authority.serial_number:x}" in above.serials and subject in lists:
@@ -146,7 +147,7 @@ def revocation_set(
 
 
 def _both(one: IssuerList, two: IssuerList) -> IssuerList:
-    """Return two lists of one issuer as one: each must stay current, because each may cover another key of it."""
+    """Return two lists of one issuer as one: both must stay current, because they may cover different keys."""
     first = min(one, two, key=lambda each: each.next_update_utc)
     return IssuerList(one.serials | two.serials, first.next_update_utc, first.next_update_file)
 
@@ -155,7 +156,7 @@ def _pieces(path: Path, content: bytes) -> list[tuple[int, bytes]]:
     """Return each list of a file with its line, 0 for DER.
 
     Raises:
-        AccessFileError: There is none, or a frame of PEM without its other end.
+        AccessFileError: There is none, or a PEM block is incomplete.
     """
     if content.startswith(b"\x30"):
         return [(0, content)]
@@ -175,7 +176,7 @@ def _read_list(
         fault = _fault(crl, authorities, utc)
         if fault:
             raise AccessFileError(path, line, fault)
-        assert crl.next_update_utc is not None  # a fault otherwise
+        assert crl.next_update_utc is not None  # else there was a fault
         serials: set[str] = set()
         for entry in crl:
             if any(part.critical and part.oid != CRLEntryExtensionOID.CRL_REASON for part in entry.extensions):
@@ -235,6 +236,6 @@ def _signed(crl: x509.CertificateRevocationList, signer: x509.Certificate) -> bo
             return False
     key = signer.public_key()
     try:
-        return crl.is_signature_valid(key)  # type: ignore[arg-type]  # a key that signs nothing is a TypeError
+        return crl.is_signature_valid(key)  # type: ignore[arg-type]  # a key that cannot sign is a TypeError
     except Exception:  # unsupported algorithm or key
         return False

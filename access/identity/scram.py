@@ -1,10 +1,10 @@
-"""SCRAM-SHA-256 as an authentication method of MQTT 5: the server's side of the exchange, and the file of users.
+"""SCRAM-SHA-256 as an authentication method of MQTT 5: the server side of the exchange, and the file of users.
 
-The file has one line per user, ``name:iterations:salt:stored_key:server_key`` (the last three in base64), so that it
-lets nobody log in elsewhere; ``user_line`` makes one. The cluster's users have a verifier of the same facts,
-``SCRAM-SHA-256$iterations:salt$stored_key:server_key``, all with one number of iterations. A name that nobody has takes
-as long as one that somebody has, and looks like one. Channel binding is not offered.
-Source: RFC 5802 (messages), RFC 7677 (SHA-256), RFC 4013 (preparation of strings).
+The file has one line per user, ``name:iterations:salt:stored_key:server_key`` (the last three in base64), which does
+not permit a login elsewhere; ``user_line`` creates one. The cluster's users have a verifier of the same values,
+``SCRAM-SHA-256$iterations:salt$stored_key:server_key``, all with the same iterations. An unknown name takes as long as
+a known one, and its challenge looks alike. Channel binding is not offered. Source: RFC 5802 (messages), RFC 7677
+(SHA-256), RFC 4013 (preparation of strings).
 """
 
 import base64
@@ -23,8 +23,9 @@ from access.files import AccessFileError, read_access_file, text_lines
 __all__ = ["Scram", "ScramAnswer", "ScramUser", "load_users", "make_verifier", "read_verifier", "saslprep", "user_line"]
 
 NAME = "SCRAM-SHA-256"
-ITERATIONS = 4096  # the least that RFC 7677 allows; a line may have more
-CLUSTER_ITERATIONS = 100_000  # of each user of the cluster, and shown for each name that nobody has; the client pays
+ITERATIONS = 4096  # the minimum of RFC 7677; a line may have more
+# of each user of the cluster, and in challenges of unknown names; the client computes them
+CLUSTER_ITERATIONS = 100_000
 ITERATIONS_MAX = 10_000_000
 VERIFIER = re.compile(
     r"SCRAM-SHA-256\$([1-9][0-9]{3,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)", re.ASCII
@@ -33,12 +34,12 @@ MESSAGE_BYTES_MAX = 4096
 FILE_BYTES_MAX = 64 * 1024 * 1024
 NONCE_CHARACTERS_MAX = 256
 SALT_BYTES = 16
-SALT_BYTES_MAX = 64  # of a line: as long as what an unknown name is shown can be
+SALT_BYTES_MAX = 64  # of a line: the maximum in a challenge of an unknown name
 
 
 @dataclass(frozen=True, slots=True)
 class ScramUser:
-    """Facts that the server keeps of a user: nothing that a client could log in with."""
+    """Server-side values of a user, which do not permit a login."""
 
     iterations: int
     salt: bytes
@@ -48,7 +49,7 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True)
 class ScramAnswer:
-    """Answer of an exchange to one message of the client; ``Said`` of ``scram_step``."""
+    """Response of an exchange to one message of the client; implements ``ScramReply`` of ``scram_step``."""
 
     data: bytes = b""
     identity: str = ""
@@ -63,7 +64,7 @@ def saslprep(text: str) -> str:
     """Return the prepared form in which names and passwords are compared (RFC 4013).
 
     Raises:
-        ValueError: It has a character that none may have, or mixes directions of writing.
+        ValueError: It has a forbidden character, or mixes writing directions.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
@@ -95,7 +96,7 @@ def _hmac(key: bytes, message: bytes) -> bytes:
 
 
 def make_user(password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramUser:
-    """Derive what the server keeps of a password (RFC 5802 section 3)."""
+    """Derive the stored values of a password (RFC 5802 section 3)."""
     salted = hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
     stored_key = hashlib.sha256(_hmac(salted, b"Client Key")).digest()
     return ScramUser(iterations, salt, stored_key, _hmac(salted, b"Server Key"))
@@ -105,7 +106,7 @@ def user_line(name: str, password: str, salt: bytes, iterations: int = ITERATION
     """Return a user's line of the file, without newline.
 
     Args:
-        salt: ``SALT_BYTES`` of randomness, never used for another user.
+        salt: ``SALT_BYTES`` of randomness, never reused.
 
     Raises:
         ValueError: The name is empty or has a colon or a forbidden character.
@@ -122,10 +123,10 @@ def make_verifier(name: str, password: str, salt: bytes) -> str:
     """Return the verifier of a user of the cluster.
 
     Args:
-        salt: ``SALT_BYTES`` of randomness, never used for another user.
+        salt: ``SALT_BYTES`` of randomness, never reused.
 
     Raises:
-        ValueError: No client could send the name as it is, or the password has a forbidden character.
+        ValueError: Clients cannot send the name unchanged, or the password has a forbidden character.
     """
     if saslprep(name) != name:
         raise ValueError(f"clients send {name!r} as {saslprep(name)!r}")
@@ -135,10 +136,10 @@ def make_verifier(name: str, password: str, salt: bytes) -> str:
 
 
 def read_verifier(text: str) -> ScramUser:
-    """Return the facts of a verifier.
+    """Return the values of a verifier.
 
     Raises:
-        ValueError: It is none of this method, or damaged.
+        ValueError: It belongs to another method, or is invalid.
     """
     found = VERIFIER.fullmatch(text)
     if found is None:
@@ -154,7 +155,7 @@ def load_users(path: Path) -> dict[str, ScramUser]:
     """Read the file of users.
 
     Raises:
-        AccessFileError: It is missing, readable by others than its owner, or a line (named by number) is malformed.
+        AccessFileError: It is missing, accessible to others than its owner, or a line (named by number) is malformed.
     """
     content = read_access_file(path, FILE_BYTES_MAX)
     if path.stat().st_mode & 0o077:
@@ -182,13 +183,13 @@ def load_users(path: Path) -> dict[str, ScramUser]:
 
 
 class Scram:
-    """The method; ``Method`` of ``scram_step``.
+    """The method; implements ``Method`` of ``scram_step``.
 
     Args:
         users: By prepared name.
-        new_nonce: Returns a fresh printable nonce without commas.
-        secret: Makes what unknown names are shown: the same at every edge whose clients are the same.
-        asks: A name is asked for outside too: an exchange goes on when it was told.
+        new_nonce: Returns a new printable nonce without commas.
+        secret: Derives the challenges of unknown names: the same at every edge of the cluster.
+        asks: Other sources exist too: an exchange continues after their response.
     """
 
     name = NAME
@@ -200,7 +201,7 @@ class Scram:
         self._new_nonce = new_nonce
         self._secret = secret
         self._asks = asks
-        # Whatever a challenge shows of somebody it shows of nobody too: a file may have several forms.
+        # Challenges of unknown names have the same forms as those of the file's users.
         forms = {(user.iterations, len(user.salt)) for user in users.values()}
         forms |= {(CLUSTER_ITERATIONS, SALT_BYTES)} if asks else set()
         self._forms = sorted(forms) or [(ITERATIONS, SALT_BYTES)]
@@ -210,21 +211,21 @@ class Scram:
         return ScramExchange(self.lookup, self._new_nonce(), self._asks)
 
     def has(self, name: str) -> bool:
-        """Return whether a name is known without asking; whoever is asked has no say about it."""
+        """Return whether a name is known locally; then no other source is asked."""
         return name in self._users
 
     def lookup(self, name: str, told: ScramUser | None = None) -> tuple[ScramUser, bool]:
-        """Return what to show for a name, and whether it is a user; an unknown one always has the same salt."""
+        """Return the values for a challenge, and whether the name is a user; unknown names keep their salt."""
         form = int.from_bytes(_hmac(self._secret, b"form" + name.encode())[:8], "big") % len(self._forms)
         iterations, salt_bytes = self._forms[form]
-        made_up = ScramUser(
+        dummy = ScramUser(
             iterations,
             hmac.digest(self._secret, b"salt" + name.encode(), "sha512")[:salt_bytes],
             _hmac(self._secret, b"stored" + name.encode()),
             _hmac(self._secret, b"server" + name.encode()),
         )
         known = self._users.get(name, told)
-        return (made_up, False) if known is None else (known, True)
+        return (dummy, False) if known is None else (known, True)
 
 
 class ScramExchange:
@@ -244,7 +245,7 @@ class ScramExchange:
         self._known = False
 
     def receive(self, data: bytes) -> ScramAnswer:
-        """Take a message of the client."""
+        """Process a message of the client."""
         if len(data) > MESSAGE_BYTES_MAX:
             return REFUSED
         try:
@@ -256,10 +257,10 @@ class ScramExchange:
     def _first(self, message: str) -> ScramAnswer:
         binding, authorized_as, bare = message.split(",", 2)
         if binding not in ("n", "y") or authorized_as:
-            return REFUSED  # "p": demands a channel binding, which we never offered; no acting for others
+            return REFUSED  # "p": requests channel binding, which is not offered; or an authorization identity
         name, nonce = bare.split(",")[:2]
         if not name.startswith("n=") or not nonce.startswith("r=") or not 2 < len(nonce) <= NONCE_CHARACTERS_MAX:
-            return REFUSED  # "m=" too: an extension that we must understand
+            return REFUSED  # also "m=": an extension that the server must understand
         escapes = name.replace("=2C", "").replace("=3D", "")
         if "=" in escapes[2:]:
             return REFUSED
@@ -272,7 +273,7 @@ class ScramExchange:
         return ScramAnswer(asks=self._name) if self._name else REFUSED
 
     def told(self, verifier: str) -> ScramAnswer:
-        """Go on with the verifier of the name that was asked for; "" if nobody has it."""
+        """Continue with the verifier of the requested name; "" if it is unknown."""
         try:
             told = read_verifier(verifier)
         except (ValueError, binascii.Error):
@@ -286,7 +287,7 @@ class ScramExchange:
         return ScramAnswer(self._server_first.encode())
 
     def _final(self, message: str) -> ScramAnswer:
-        user, self._user = self._user, None  # nothing may follow
+        user, self._user = self._user, None  # no message may follow
         assert user is not None
         without_proof, _, proof = message.rpartition(",p=")
         fields = without_proof.split(",")

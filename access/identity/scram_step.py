@@ -1,9 +1,9 @@
-"""The step ``scram``: an exchange of AUTH packets, run by the method that the shell hands in.
+"""The step ``scram``: an exchange of AUTH packets, run by the method that the shell passes in.
 
-The method has the users and what unknown names are shown; its secret must be the cluster's, so that a name looks the
-same at every edge and after a restart. Without TLS an observer could try passwords against what it saw, so the step
-refuses unless settings allow it. Where the method asks for names, the routers are asked before the challenge, and again
-when the proof is right, because the client may take its time: the proof counts if the verifier is still the user's.
+The method has the users and the challenges of unknown names. Its secret must be the cluster's, so that a name's
+challenge is equal at every edge and after a restart. Without TLS an observer could test passwords offline, so the step
+refuses unless settings allow it. If the method needs other users, the routers are asked before the challenge, and again
+after a valid proof, because the client may take long: the proof counts only if the verifier is unchanged.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ __all__ = ["Challenge", "ClientData", "ScramStep"]
 
 
 class ScramReply(Protocol):
-    """An answer of an exchange."""
+    """A response of an exchange."""
 
     @property
     def data(self) -> bytes:
@@ -37,25 +37,25 @@ class ScramReply(Protocol):
 
     @property
     def identity(self) -> str:
-        """The proven user; empty while the exchange goes on."""
+        """The authenticated user; empty during the exchange."""
 
     @property
     def refused(self) -> bool:
-        """The exchange is over without success."""
+        """The exchange failed."""
 
     @property
     def asks(self) -> str:
-        """The name whose verifier the exchange wants to be told; empty for none."""
+        """The name whose verifier the exchange needs; empty for none."""
 
 
 class ScramLogin(Protocol):
     """One exchange with one client."""
 
     def receive(self, data: bytes) -> ScramReply:
-        """Take the client's message and answer."""
+        """Process the client's message."""
 
     def told(self, verifier: str) -> ScramReply:
-        """Go on with the verifier of the name that was asked for; "" if nobody has it."""
+        """Continue with the verifier of the requested name; "" if it is unknown."""
 
 
 class Method(Protocol):
@@ -63,13 +63,13 @@ class Method(Protocol):
 
     @property
     def name(self) -> str:
-        """As CONNECT and AUTH have it."""
+        """Name in CONNECT and AUTH."""
 
     def begin(self) -> ScramLogin:
         """Start an exchange."""
 
     def has(self, name: str) -> bool:
-        """Return whether a name is known without asking."""
+        """Return whether a name is known locally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,15 @@ class _Challenge(Challenge):
 
 
 @dataclass(frozen=True, slots=True)
-class _Before(FetchUser):
-    """The question before the challenge."""
+class _FetchBefore(FetchUser):
+    """The request before the challenge."""
 
     exchange: ScramLogin = field(kw_only=True, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _After(FetchUser):
-    """The question when the proof is right: the user as it was before, and the last message for the client."""
+class _FetchAfter(FetchUser):
+    """The request after a valid proof: the user before the exchange, and the last message for the client."""
 
     before: UserRecord = field(kw_only=True, repr=False, compare=False)
     data: bytes = field(kw_only=True, repr=False, compare=False)
@@ -115,7 +115,7 @@ class ScramStep:
 
     Args:
         method: With the cluster's users.
-        allow_plain: The exchange may run without TLS.
+        allow_plain: Permits the exchange without TLS.
     """
 
     name = "scram"
@@ -133,46 +133,46 @@ class ScramStep:
         if not credentials.secure and not self._allow_plain:
             return Deny(ReasonCode.NOT_AUTHORIZED, "SCRAM without TLS")
         exchange = self._method.begin()
-        said = exchange.receive(credentials.data)
-        if not said.asks:
-            return self._go_on(credentials, exchange, said)
-        if len(said.asks) > USER_NAME_MAX:  # nobody's, and no question may carry it
-            return self._go_on(credentials, exchange, exchange.told(""))
-        return Wait(_Before(said.asks, exchange=exchange))
+        reply = exchange.receive(credentials.data)
+        if not reply.asks:
+            return self._continue(credentials, exchange, reply)
+        if len(reply.asks) > USER_NAME_MAX:  # unknown, and cannot be sent
+            return self._continue(credentials, exchange, exchange.told(""))
+        return Wait(_FetchBefore(reply.asks, exchange=exchange))
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Take the client's next message, or the routers' answer."""
+        """Process the client's next message, or the routers' response."""
         del moment
         if isinstance(job, FetchUser):
             if not isinstance(result, UserFound) or result.user != job.user:
                 return Failed("scram: no router told the user")
-            if isinstance(job, _After):
+            if isinstance(job, _FetchAfter):
                 return self._allow(credentials, job, result.record)
-            if isinstance(job, _Before):
+            if isinstance(job, _FetchBefore):
                 user = None if self._method.has(job.user) else result.record
-                said = job.exchange.told(user.verifier if user is not None else "")
-                return self._go_on(credentials, job.exchange, said, user)
+                reply = job.exchange.told(user.verifier if user is not None else "")
+                return self._continue(credentials, job.exchange, reply, user)
         if not isinstance(job, Challenge) or not isinstance(result, ClientData):
             return Failed("scram: a result that nobody asked for")
         user = job.user if isinstance(job, _Challenge) else None
-        return self._go_on(credentials, job.exchange, job.exchange.receive(result.data), user)
+        return self._continue(credentials, job.exchange, job.exchange.receive(result.data), user)
 
-    def _allow(self, credentials: Credentials, job: _After, user: UserRecord | None) -> Answer:
+    def _allow(self, credentials: Credentials, job: _FetchAfter, user: UserRecord | None) -> Answer:
         if user is None or user.verifier != job.before.verifier:
             return Deny(ReasonCode.NOT_AUTHORIZED, "the password was changed meanwhile")
-        if user.disabled:  # told only to who has proved to be that user
+        if user.disabled:  # only the authenticated user learns this
             return Deny(ReasonCode.NOT_AUTHORIZED, "user disabled")
         return Allow(user.principal(job.user, self.name, credentials.client_id, job.data))
 
-    def _go_on(
-        self, credentials: Credentials, exchange: ScramLogin, said: ScramReply, user: UserRecord | None = None
+    def _continue(
+        self, credentials: Credentials, exchange: ScramLogin, reply: ScramReply, user: UserRecord | None = None
     ) -> Answer:
-        if said.refused:
+        if reply.refused:
             return Deny(ReasonCode.NOT_AUTHORIZED, "SCRAM exchange failed")
-        if not said.identity:
-            return Wait(_Challenge(said.data, exchange, user))
-        if name_fault(said.identity):
-            return Deny(ReasonCode.NOT_AUTHORIZED, f"the user's name {name_fault(said.identity)}")
+        if not reply.identity:
+            return Wait(_Challenge(reply.data, exchange, user))
+        if name_fault(reply.identity):
+            return Deny(ReasonCode.NOT_AUTHORIZED, f"the user's name {name_fault(reply.identity)}")
         if user is not None:
-            return Wait(_After(said.identity, before=user, data=said.data))
-        return Allow(Principal(said.identity, self.name, credentials.client_id, data=said.data))
+            return Wait(_FetchAfter(reply.identity, before=user, data=reply.data))
+        return Allow(Principal(reply.identity, self.name, credentials.client_id, data=reply.data))

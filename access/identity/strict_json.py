@@ -1,7 +1,7 @@
-"""JSON of strangers: one reading or none.
+"""Strict JSON for untrusted input: unambiguous, or refused.
 
-Each text has a bound of bytes and of nesting before a parser sees it. Names that stand twice, numbers that are none
-(NaN, Infinity, 1e999) and half characters are refused, because two readers could take them in two ways.
+Each text has a bound of bytes and nesting, checked before parsing. Repeated names, invalid numbers (NaN, Infinity,
+1e999) and lone surrogates are refused, because two parsers could read them differently.
 """
 
 import json
@@ -11,16 +11,16 @@ from typing import NoReturn, TypeGuard
 
 __all__ = ["is_integer", "is_number", "read_json"]
 
-# A string as a whole, or a bracket. In a text that is no JSON the parser stops where this first counts wrongly.
+# A complete string, or a bracket. In invalid JSON the parser stops before this count becomes wrong.
 TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)
 DIGITS_MAX = 400  # of an integer; a float has no more before its point
 
 
 def read_json(data: bytes, bytes_max: int, depth_max: int) -> object:
-    """Return what a text says.
+    """Return the decoded value.
 
     Raises:
-        ValueError: It is no JSON in UTF-8, or beyond a bound.
+        ValueError: It is not JSON in UTF-8, or beyond a bound.
     """
     if len(data) > bytes_max:
         raise ValueError(f"{len(data)} bytes of JSON, more than {bytes_max}")
@@ -39,12 +39,12 @@ def read_json(data: bytes, bytes_max: int, depth_max: int) -> object:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return True for an integer; True and False are none."""
+    """Return whether a value is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return True for an integer or a finite number; True and False are none."""
+    """Return whether a value is an integer or a finite number; True and False are not."""
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
@@ -86,7 +86,7 @@ def _int(text: str) -> int:
 
 
 def _has_half_character(value: object) -> bool:
-    """Return True if a string of a value has one half of a surrogate pair: no UTF-8 can be made of it."""
+    """Return whether a string in a value has a lone surrogate, which UTF-8 cannot encode."""
     ahead = [value]
     while ahead:
         each = ahead.pop()

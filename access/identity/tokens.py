@@ -1,7 +1,7 @@
 """The step ``token``: a JSON Web Token in the password field, or in the data of the MQTT 5 method JWT.
 
-The header is judged before a library sees the token; the signature is PyJWT's business; the claims are judged here,
-by the clock that is passed in and by strict types. Source: RFC 7515, RFC 7519, RFC 8725.
+The header is checked before a library parses the token; PyJWT verifies the signature; the claims are checked here, with
+the given clock and strict types. Source: RFC 7515, RFC 7519, RFC 8725.
 """
 
 import base64
@@ -35,13 +35,13 @@ from mqtt.reasons import ReasonCode
 __all__ = ["METHOD", "InvalidToken", "TokenStep", "read_header", "verified_claims"]
 
 METHOD = "JWT"
-TOKEN_ID_BYTES_MAX = 256  # as the policy has it
+TOKEN_ID_BYTES_MAX = 256  # as in the policy
 TOKEN_BYTES_MAX = 8192
 HEADER_DEPTH_MAX = 4
 CLAIMS_DEPTH_MAX = 8
 CLAIMS_MAX = 256
 LEEWAY_S = 30.0
-BRACE = b"eyJ"  # a map of JSON in base64, {" first
+BRACE = b"eyJ"  # a JSON map in base64 that starts with {"
 AUDIENCES_MAX = 32
 ALGORITHMS = frozenset(
     (
@@ -60,12 +60,12 @@ ALGORITHMS = frozenset(
         "EdDSA",
     )
 )
-VERIFIERS = {name: jwt.PyJWS([name]) for name in ALGORITHMS}  # each knows one algorithm
+VERIFIERS = {name: jwt.PyJWS([name]) for name in ALGORITHMS}  # each supports one algorithm
 COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)\.([A-Za-z0-9_-]*)")
 
 
 class InvalidToken(Exception):
-    """A token that is refused; the text quotes nothing of it."""
+    """A refused token; the text does not quote it."""
 
     def __init__(self, text: str, code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD) -> None:
         super().__init__(text)
@@ -74,17 +74,17 @@ class InvalidToken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenHeader:
-    """The parts of a token's header that are read; keys and addresses that it brings are not."""
+    """The used parts of a token's header; its keys and URLs are ignored."""
 
     algorithm: str
     kid: str
 
 
 def read_header(token: bytes) -> TokenHeader | None:
-    """Return the header of a token, None for bytes that are no token, such as a password.
+    """Return the header of a token, None if the bytes are not a token, such as a password.
 
     Raises:
-        InvalidToken: It is a token, and one that is never accepted.
+        InvalidToken: It is a token that is never accepted.
     """
     found = COMPACT.fullmatch(token)
     if found is None:
@@ -116,10 +116,10 @@ def _decoded(part: bytes) -> bytes:
 
 
 def verified_claims(token: bytes, header: TokenHeader, key: TokenKey) -> dict[str, object]:
-    """Return the claims of a token that the key signed; their content is not judged.
+    """Return the claims of a token that the key signed; their content is not checked.
 
     Raises:
-        InvalidToken: The signature is not the key's, or the claims are no map within bounds.
+        InvalidToken: The signature is invalid, or the claims are not a map within bounds.
     """
     if header.algorithm not in key.algorithms:
         raise InvalidToken("an algorithm that its key has not")
@@ -140,11 +140,11 @@ class TokenStep:
     """The step ``token``.
 
     Args:
-        keys: That tokens are verified by.
-        issuer: That ``iss`` must be; empty accepts each.
-        audience: That ``aud`` must have; without one a token with ``aud`` is refused, because it is for others.
+        keys: Verify tokens.
+        issuer: Required ``iss``; empty accepts any.
+        audience: Required in ``aud``; if empty, a token with ``aud`` is refused, because it is for others.
         user_claim: Claim that becomes the user.
-        read_acl: Reads the claim ``acl``.
+        read_acl: Parses the claim ``acl``.
     """
 
     name = "token"
@@ -165,17 +165,17 @@ class TokenStep:
         self._read_acl = read_acl
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
-        """Judge the token, or ask for new keys if its key is not known."""
-        return self._judge(credentials, moment, may_fetch=True)
+        """Check the token, or request new keys if its key is unknown."""
+        return self._check(credentials, moment, may_fetch=True)
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
-        """Judge again by the keys that a fetch brought, or left as they were."""
+        """Check again with the keys after a fetch."""
         del result
         if not isinstance(job, FetchKeys):
             return Failed("token: a result that nobody asked for")
-        return self._judge(credentials, moment, may_fetch=False)
+        return self._check(credentials, moment, may_fetch=False)
 
-    def _judge(self, credentials: Credentials, moment: TimePoint, may_fetch: bool) -> Answer:
+    def _check(self, credentials: Credentials, moment: TimePoint, may_fetch: bool) -> Answer:
         if credentials.method not in ("", METHOD):
             return Pass()
         token = credentials.data if credentials.method else credentials.password
@@ -231,7 +231,7 @@ class TokenStep:
                 credentials.client_id,
                 tiers=tiers,
                 attributes=attributes,
-                expires_at_utc=expires + LEEWAY_S,  # as its login: both by the clock of this edge
+                expires_at_utc=expires + LEEWAY_S,  # like the check at login: both by the clock of this edge
                 token_id=_token_id(claims),
             )
         )
@@ -247,7 +247,7 @@ def _time(claims: dict[str, object], name: str) -> float | None:
 
 
 def _token_id(claims: dict[str, object]) -> str:
-    """Return the name by which a token can be revoked; one that has a name by which it cannot is refused."""
+    """Return the name by which a token can be revoked; a name that revocations cannot hold is refused."""
     if "jti" not in claims:
         return ""
     name = claims["jti"]
@@ -257,7 +257,7 @@ def _token_id(claims: dict[str, object]) -> str:
 
 
 def _is_for(audience: object, own: str) -> bool:
-    """Return True if a token is for this listener (RFC 7519 section 4.1.3)."""
+    """Return whether a token is for this listener (RFC 7519 section 4.1.3)."""
     if audience is None:
         return not own
     listed = [audience] if isinstance(audience, str) else audience

@@ -1,12 +1,12 @@
-"""Limits: how often, how much, and who is kept out for a while.
+"""Limits: rates, amounts, and temporary refusals.
 
-Owns: Token buckets, penalties for flapping and failed logins, takeovers, bans, the breaker and the cache of answers in
-front of a server that is asked, and daily quotas.
+Owns: Token buckets, penalties for flapping and failed logins, takeovers, bans, circuit breaker and response cache of
+callouts, and daily quotas.
 
-Doors: One class a file; ``addresses`` says which key an address counts under and which addresses are never counted.
+Entry points: One class a file; ``addresses`` maps an address to its key and names those that are never counted.
 
-Always holds: Each table has a bound, drops the oldest beyond it and counts what it drops. A stranger's conduct is never
-held against a user name or a client ID at all addresses. Nothing here reads a clock.
+Invariant: Each table is bounded, evicts the oldest entries and counts them. Unauthenticated behavior never causes a
+penalty for a user name or a client ID at all addresses. No clock is read here.
 
 May import: nothing of access.
 """

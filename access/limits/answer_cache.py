@@ -1,11 +1,10 @@
-"""Cache of a server's answers about who may log in and what: bounded, short, and forgotten when rights change.
+"""Cache of an authentication server's responses: bounded, short-lived, and cleared when rights change.
 
-An entry is found by an HMAC of the question, so neither a password nor a token stands in memory. A positive answer is
-kept for the max-age that it came with, 300 s at most, and not at all without one; a negative one for 5 s, so a client
-that tries again at once costs the server nothing. Errors are no answers.
+An entry is keyed by an HMAC of the request, so no password or token is in memory. A positive response is cached for its
+max-age, at most 300 s, and not at all without one. A negative one is cached for 5 s, so that immediate retries cost the
+server nothing. Errors are not cached.
 
-An answer that was asked for before ``clear`` and comes after it is of rights that are gone; its ticket says so, and
-it is not kept.
+A response whose request was sent before ``clear`` reflects former rights. Its ticket differs, so it is not cached.
 """
 
 import hmac
@@ -24,21 +23,22 @@ A = TypeVar("A")
 
 
 class AnswerCache(Generic[A]):
-    """Answers by question.
+    """Responses by request.
 
     Args:
         secret: Random bytes of this process, 16 or more.
+
     Attributes:
-        ticket: Number that a question takes along and that ``put`` wants back.
-        dropped: Answers that left before their time, because the cache was full.
+        ticket: Generation number; ``put`` needs the one at the time of the request.
+        dropped: Responses evicted early, because the cache was full.
     """
 
     def __init__(self, secret: bytes, answers_max: int = ANSWERS_MAX) -> None:
         if len(secret) < SECRET_BYTES_MIN or answers_max < 1:
-            raise ValueError("a cache of answers needs a secret of 16 bytes and room for one answer")
+            raise ValueError("the response cache needs a secret of 16 bytes and space for one response")
         self._secret = secret
         self._answers_max = answers_max
-        self._answers: dict[bytes, tuple[float, A]] = {}  # the oldest first
+        self._answers: dict[bytes, tuple[float, A]] = {}  # oldest first
         self.ticket = 0
         self.dropped = 0
 
@@ -46,12 +46,12 @@ class AnswerCache(Generic[A]):
         return len(self._answers)
 
     def key(self, parts: Sequence[bytes]) -> bytes:
-        """Return the key of a question; ("ab", "c") and ("a", "bc") are two questions."""
+        """Return the key of a request; ("ab", "c") and ("a", "bc") differ."""
         text = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._secret, text, "sha256")
 
     def get(self, key: bytes, now: float) -> A | None:
-        """Return the answer to a question, None if it has to be asked."""
+        """Return the cached response, None if there is none."""
         found = self._answers.get(key)
         if found is None:
             return None
@@ -61,11 +61,11 @@ class AnswerCache(Generic[A]):
         return found[1]
 
     def put(self, key: bytes, answer: A, now: float, *, positive: bool, max_age_s: float | None, ticket: int) -> bool:
-        """Keep an answer; return False if it may not be kept.
+        """Cache a response; return False if that is not allowed.
 
         Args:
-            max_age_s: As the server said; one that is no number above 0 is none.
-            ticket: The cache's, when the question was asked.
+            max_age_s: From the server; values that are not above 0 count as none.
+            ticket: The cache's, when the request was sent.
         """
         age_s = max_age_s if max_age_s is not None and max_age_s > 0 and not math.isnan(max_age_s) else 0.0
         age_s = min(age_s, POSITIVE_MAX_S) if positive else NEGATIVE_S
@@ -79,6 +79,6 @@ class AnswerCache(Generic[A]):
         return True
 
     def clear(self) -> None:
-        """Forget all: rights changed, or another server is asked."""
+        """Remove all: rights or the server changed."""
         self._answers.clear()
         self.ticket += 1

@@ -1,8 +1,8 @@
-"""Bans of the cluster: users, client IDs, addresses, networks and certificates that get 0x8A, for a time or for good.
+"""Bans of the cluster: users, client IDs, addresses, networks and certificates that get 0x8A, temporarily or
+permanently.
 
-``Ban`` is what the policy replicates (``access/policy``); ``BanTable`` is what a node asks at accept (address), and
-again behind the chain (user, client ID, certificate). A ban has one spelling: ``normal_value`` gives it, and refuses
-the rest.
+The policy replicates ``Ban`` (``access/policy``). A node checks ``BanTable`` at accept (address), and again after the
+chain (user, client ID, certificate). ``normal_value`` returns the canonical spelling of a ban and refuses invalid ones.
 """
 
 import ipaddress
@@ -17,13 +17,13 @@ __all__ = ["BAN_KINDS", "Ban", "BanKind", "BanTable", "normal_value"]
 
 BanKind: TypeAlias = Literal["user", "client_id", "address", "network", "certificate"]
 BAN_KINDS: tuple[BanKind, ...] = ("user", "client_id", "address", "network", "certificate")
-NAME_BYTES_MAX = 65_535  # of a user or a client ID: what CONNECT can carry
+NAME_BYTES_MAX = 65_535  # of a user or a client ID: the maximum in CONNECT
 PLACES = ("address", "network")
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # SHA-256 of the certificate
 
 
 class Ban(msgspec.Struct, frozen=True, array_like=True):
-    """One ban. ``until_utc`` is 0 for one that lasts until it is taken back."""
+    """One ban. ``until_utc`` is 0 for a permanent one."""
 
     kind: BanKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
@@ -31,15 +31,15 @@ class Ban(msgspec.Struct, frozen=True, array_like=True):
     reason: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
     def holds(self, now_utc: float) -> bool:
-        """Return whether the ban holds at that time."""
+        """Return whether the ban is in force at that time."""
         return not self.until_utc or now_utc < self.until_utc
 
 
 def normal_value(kind: str, value: str) -> str:
-    """Return the one spelling of what is banned.
+    """Return the canonical spelling of a banned value.
 
     Raises:
-        ValueError: The kind is none, or the value is none of its kind; one line.
+        ValueError: The kind or the value is invalid; one line.
     """
     if kind in ("user", "client_id"):
         if not 0 < len(value.encode()) <= NAME_BYTES_MAX:  # a lone surrogate is a ValueError too
@@ -61,7 +61,7 @@ def normal_value(kind: str, value: str) -> str:
 
 
 class BanTable:
-    """The bans that a node knows; a look-up does not depend on how many there are."""
+    """The bans that a node has; lookup time does not depend on their number."""
 
     def __init__(self) -> None:
         self._named: dict[tuple[str, str], Ban] = {}
@@ -85,7 +85,7 @@ class BanTable:
             self._places.add((ban.kind, value))
 
     def remove(self, kind: str, value: str) -> None:
-        """Take a ban back; one that is not there is passed by.
+        """Remove a ban; a missing one is ignored.
 
         Raises:
             ValueError: See ``normal_value``.
@@ -97,7 +97,7 @@ class BanTable:
         self._places.discard((kind, value))
 
     def of_address(self, address: str, now_utc: float) -> Ban | None:
-        """Return the ban that an address is under, None if there is none."""
+        """Return the ban in force for an address, None if there is none."""
         number = parse_address(address) if self._places else None
         if number is None:
             return None

@@ -1,16 +1,16 @@
-"""Breaker in front of a server that is asked: after some failures nobody waits for it for a while.
+"""Circuit breaker for a callout server: after some failures, requests fail at once for a while.
 
 =======  =========================================  =====================================================
-state    asks                                       way out
+state    requests                                   transition
 =======  =========================================  =====================================================
-closed   everybody                                  FAILURES failures within WINDOW_S: open
-open     nobody; the answer is 0x88 at once         after OPEN_S the next one who asks is the probe: probing
-probing  the probe alone, and nobody else           its success: closed; its failure: open; no word of it
-                                                    for OPEN_S: the next one is the probe
+closed   all                                        FAILURES failures within WINDOW_S: open
+open     none; the answer is 0x88 at once           after OPEN_S the next request is the probe: probing
+probing  only the probe                             its success: closed; its failure: open; no result
+                                                    within OPEN_S: the next request is the probe
 =======  =========================================  =====================================================
 
-The answer to a question that was asked in a former state changes nothing: late failures of a server that has died
-would otherwise open what its successor's probe has closed.
+The result of a request from an earlier state is ignored: late failures of a dead server would otherwise open a breaker
+that its successor's probe has closed.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class Breaker:
     """Failures of one server.
 
     Attributes:
-        opened: How many times it opened.
+        opened: How often it opened.
     """
 
     def __init__(self, failures: int = FAILURES, window_s: float = WINDOW_S, open_s: float = OPEN_S) -> None:
@@ -36,27 +36,27 @@ class Breaker:
         self._open_s = open_s
         self._failed_at: deque[float] = deque(maxlen=failures)
         self._closed = True
-        self._until = 0.0  # until then nobody asks, unless it is closed
-        self._state = 1  # number of the state: a permit is good in its own
+        self._until = 0.0  # no requests until then, unless closed
+        self._state = 1  # number of the state: a permit is valid in its own state
         self.opened = 0
 
     @property
     def closed(self) -> bool:
-        """True while everybody may ask."""
+        """Whether all requests are permitted."""
         return self._closed
 
     def ask(self, now: float) -> int:
-        """Return a permit to ask the server, 0 if nobody may; the permit goes into ``done``."""
+        """Return a permit for a request, 0 if none is permitted; pass the permit to ``done``."""
         if self._closed:
             return self._state
         if now < self._until:
             return 0
         self._state += 1
-        self._until = now + self._open_s  # by then the probe has its answer, or another one is sent
+        self._until = now + self._open_s  # until then the probe has a result, or another one is sent
         return self._state
 
     def done(self, permit: int, ok: bool, now: float) -> None:
-        """Note the outcome of a question; one that was cancelled is a failure."""
+        """Record the result of a request; a cancelled one is a failure."""
         if permit != self._state:
             return
         if self._closed:

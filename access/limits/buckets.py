@@ -1,11 +1,11 @@
-"""Token buckets by key: how many of something an address, a user or a listener may have in a second.
+"""Token buckets by key: rate limits of an address, a user or a listener.
 
-A bucket holds ``burst`` tokens and gets ``rate`` new ones in a second. It is kept as one number, the time at which it
-is full again, so a table of 100 000 keys is small and a key that is not in the table has a full bucket. Source: the
-generic cell rate algorithm, ITU-T I.371.
+A bucket holds ``burst`` tokens and gains ``rate`` per second. It is stored as one number, the time at which it is full
+again. So a table of 100 000 keys is small, and a key outside the table has a full bucket. Source: the generic cell rate
+algorithm, ITU-T I.371.
 
-A table that is full drops the key that was used longest ago. An attacker with more addresses than the table has places
-begins each with a full bucket; the limits of the listener, which have one key, hold then.
+A full table evicts the least recently used key. An attacker with more addresses than the table holds starts each with a
+full bucket; the limits of the listener, which have one key, then apply.
 """
 
 import math
@@ -15,21 +15,23 @@ from conf.addresses import TrustedNetworks, address_key
 
 __all__ = ["KEYS_MAX", "AddressBuckets", "Buckets"]
 
-KEYS_MAX = 100_000  # some 20 MB
-SWEPT_PER_KEY = 2  # full buckets that leave the table when a key enters it
+KEYS_MAX = 100_000  # about 20 MB
+SWEPT_PER_KEY = 2  # full buckets removed per added key
 
 
 class Buckets:
     """Equal token buckets, one for each key.
 
     Args:
-        rate: Tokens in a second, above 0; where there is no limit, there is no bucket.
+        rate: Tokens per second, above 0; without a limit, use no bucket.
         burst: Tokens of a full bucket, 1 or more.
         keys_max: Bound of the table.
+
     Attributes:
-        dropped: Keys that left the table before their bucket was full again.
+        dropped: Keys evicted before their bucket was full again.
+
     Raises:
-        ValueError: A rate or a burst that would let nobody in, or everybody.
+        ValueError: A rate or a burst that would admit no client, or all.
     """
 
     def __init__(self, rate: float, burst: float, keys_max: int = KEYS_MAX) -> None:
@@ -38,16 +40,16 @@ class Buckets:
         self._token_s = 1.0 / rate
         self._full_s = burst / rate
         self._keys_max = keys_max
-        self._full_at: dict[Hashable, float] = {}  # the key that was used longest ago first
+        self._full_at: dict[Hashable, float] = {}  # least recently used first
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._full_at)
 
     def take(self, key: Hashable, now: float, tokens: float = 1.0) -> bool:
-        """Take tokens if they are there; return False, and take none, if they are not.
+        """Take tokens if available; otherwise return False, and take none.
 
-        A key that is refused stays in the table as one that was used just now.
+        A refused key stays in the table as recently used.
         """
         full_at = max(self._full_at.pop(key, now), now)
         after = full_at + tokens * self._token_s
@@ -56,9 +58,9 @@ class Buckets:
         return taken
 
     def book(self, key: Hashable, now: float, most_s: float) -> float:
-        """Take a token whether it is there or not; return the seconds until it is, ``most_s`` at most.
+        """Take a token even in advance; return the seconds until it is available, at most ``most_s``.
 
-        Beyond that nothing is booked: whoever takes without end makes nobody else wait for longer.
+        Beyond that no token is booked, so an endless user does not make others wait longer.
         """
         full_at = max(self._full_at.pop(key, now), now) + self._token_s
         full_at = min(full_at, now + self._full_s + most_s)
@@ -66,11 +68,11 @@ class Buckets:
         return max(full_at - now - self._full_s, 0.0)
 
     def wait_s(self, key: Hashable, now: float, tokens: float = 1.0) -> float:
-        """Return the seconds until ``take`` would succeed; changes nothing."""
+        """Return the seconds until ``take`` would succeed, without taking."""
         return max(max(self._full_at.get(key, now), now) + tokens * self._token_s - now - self._full_s, 0.0)
 
     def forget(self, key: Hashable) -> None:
-        """Remove the bucket of a key that ended: a connection, a session."""
+        """Remove the bucket of a closed connection or session."""
         self._full_at.pop(key, None)
 
     def _put(self, key: Hashable, full_at: float, now: float) -> None:
@@ -94,9 +96,9 @@ class AddressBuckets:
 
     @property
     def dropped(self) -> int:
-        """Return how many addresses left the table before their bucket was full again."""
+        """Number of addresses evicted before their bucket was full again."""
         return self._buckets.dropped
 
     def take(self, address: str, now: float, tokens: float = 1.0) -> bool:
-        """Take tokens of an address if they are there."""
+        """Take tokens of an address if available."""
         return address in self._trusted or self._buckets.take(address_key(address), now, tokens)

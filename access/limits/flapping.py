@@ -1,9 +1,8 @@
-"""Flapping connections and failed logins: refused for five minutes at this edge, with 0x9F.
+"""Penalties for flapping connections and failed logins: refused for five minutes at this edge, with 0x9F.
 
-Flapping belongs to one client ID from one address, failed logins to one address, never to a client ID or a user at all
-addresses: a stranger could otherwise lock an owner out. An address in ``proxy_trusted`` of a listener that expects
-PROXY headers is never counted, because a client behind it has no address of its own. These are no bans of the cluster:
-no other edge learns of them.
+Flapping counts for one client ID from one address, failed logins for one address. Neither counts for a client ID or a
+user at all addresses, because a stranger could lock an owner out. An address in ``proxy_trusted`` of a listener with
+PROXY headers is never counted, because its clients share it. These penalties are local: other edges do not apply them.
 """
 
 from hashlib import blake2b
@@ -26,7 +25,7 @@ class Flapping:
     """Client IDs whose connections from one address end too often.
 
     Attributes:
-        strikes: The table, for its figures.
+        strikes: The table, for its metrics.
     """
 
     def __init__(self, trusted: TrustedNetworks, ends: int = ENDS, keys_max: int = KEYS_MAX) -> None:
@@ -34,7 +33,7 @@ class Flapping:
         self.strikes = Strikes(ends, ENDS_WINDOW_S, PENALTY_S, keys_max)
 
     def ended(self, client_id: str, address: str, now: float) -> bool:
-        """Note that a connection ended, for whatever reason; return True if the pair is refused from now on."""
+        """Record the end of a connection; return whether the pair is refused from now on."""
         return address not in self._trusted and self.strikes.note(_pair(client_id, address), now)
 
     def refused_s(self, client_id: str, address: str, now: float) -> float:
@@ -45,10 +44,10 @@ class Flapping:
 
 
 class FailedLogins:
-    """Addresses from which too many CONNECTs had wrong credentials.
+    """Addresses with too many failed logins.
 
     Attributes:
-        strikes: The table, for its figures.
+        strikes: The table, for its metrics.
     """
 
     def __init__(self, trusted: TrustedNetworks, failures: int = FAILURES, keys_max: int = KEYS_MAX) -> None:
@@ -56,16 +55,16 @@ class FailedLogins:
         self.strikes = Strikes(failures, FAILURES_WINDOW_S, PENALTY_S, keys_max)
 
     def failed(self, address: str, now: float) -> bool:
-        """Note a login with wrong credentials; return True if the address is refused from now on.
+        """Record a login with wrong credentials; return whether the address is refused from now on.
 
-        A backend's error (0x88) is no failed login, nor is a CONNECT that was refused here.
+        A backend's error (0x88) is not a failed login, nor is a CONNECT that this penalty refused.
         """
         return address not in self._trusted and self.strikes.note(address_key(address), now)
 
     def refused_s(self, address: str, now: float) -> float:
         """Return for how many seconds each CONNECT of an address is refused, 0.0 if it is not.
 
-        The edge asks before it looks at credentials, so a refused address costs no hash.
+        The edge calls this before it checks credentials, so a refused address costs no hash.
         """
         return 0.0 if address in self._trusted else self.strikes.penalty_s(address_key(address), now)
 

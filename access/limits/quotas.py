@@ -1,7 +1,7 @@
 """Daily quotas: bytes that a user sends to this edge on a day of UTC.
 
-Each edge counts by itself and begins anew when it starts: a quota bounds what one edge carries for a user, and is no
-account. Names are those of users that the chain has admitted, so strangers cannot fill the table.
+Each edge counts separately and restarts from zero: a quota bounds the load of one edge and is not for billing. Only
+authenticated users are counted, so strangers cannot fill the table.
 """
 
 __all__ = ["DailyBytes"]
@@ -14,21 +14,21 @@ class DailyBytes:
     """Bytes of today, by user.
 
     Attributes:
-        dropped: Users that left the table because it was full: they begin with nothing spent.
+        dropped: Users evicted from a full table: their count restarts at zero.
     """
 
     def __init__(self, users_max: int = USERS_MAX) -> None:
         if users_max < 1:
-            raise ValueError("a table of quotas has room for one user at least")
+            raise ValueError("a quota table needs space for at least one user")
         self._users_max = users_max
         self._day = -1
-        self._spent: dict[str, int] = {}  # the user that sent longest ago first
+        self._spent: dict[str, int] = {}  # least recently active user first
         self.dropped = 0
 
     def spend(self, user: str, octets: int, quota: int, now_utc: float) -> bool:
-        """Count bytes; return False, and count none, if they are more than is left of the day's quota."""
+        """Count bytes; return False, and count none, if they exceed the rest of the day's quota."""
         day = int(now_utc // DAY_S)
-        if day > self._day:  # a clock that is set back does not bring yesterday's quota again
+        if day > self._day:  # setting the clock back does not restore yesterday's quota
             self._day = day
             self._spent.clear()
         spent = self._spent.pop(user, 0)

@@ -1,4 +1,4 @@
-"""The strictest of several limits of one name. A limit of 0, or none, asks for nothing."""
+"""Combines limits of the same name into the strictest one. A limit of 0, or a missing one, does not restrict."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ __all__ = ["strictest"]
 
 
 def strictest(*all_limits: Mapping[str, int]) -> dict[str, int]:
-    """Return the limits that hold together: none of them widens another."""
-    held: dict[str, int] = {}
+    """Return the combined limits: none of them widens another."""
+    combined: dict[str, int] = {}
     for limits in all_limits:
         for name, most in limits.items():
             if most > 0:
-                held[name] = min(most, held.get(name, most))
-    return held
+                combined[name] = min(most, combined.get(name, most))
+    return combined

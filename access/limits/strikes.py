@@ -1,7 +1,7 @@
-"""Strikes: events of a key within a window, and the penalty that so many of them bring.
+"""Strikes: events of a key within a window, and the penalty after too many of them.
 
-Flapping and failed logins are both of this kind (``access/limits/flapping.py``). A key that has its penalty stands in a
-table of its own, so a flood of keys with one event each cannot push it out.
+Used for flapping and failed logins (``access/limits/flapping.py``). Penalties have a separate table, so a flood of keys
+with one event each cannot evict them.
 """
 
 from collections.abc import Hashable
@@ -12,16 +12,17 @@ SWEPT_PER_EVENT = 2
 
 
 class Strikes:
-    """Events by key, and the keys that are refused for a time.
+    """Events by key, and the keys with a penalty.
 
     Args:
-        limit: Events within the window that bring the penalty.
+        limit: Events within the window that cause the penalty.
         window_s: Length of the sliding window.
-        penalty_s: Time for which the key is refused; it begins with the last of the events.
-        keys_max: Bound of each of both tables; beyond it the oldest key is dropped and counted.
+        penalty_s: Duration of the penalty, from the last event on.
+        keys_max: Bound of each table; beyond it the oldest key is evicted and counted.
+
     Attributes:
-        limit: As given; another one holds for what comes, and no penalty ends by it.
-        dropped: Keys that left a table early, because it was full.
+        limit: As given; a change applies to later events and ends no penalty.
+        dropped: Keys evicted early from a full table.
     """
 
     def __init__(self, limit: int, window_s: float, penalty_s: float, keys_max: int) -> None:
@@ -31,15 +32,16 @@ class Strikes:
         self._window_s = window_s
         self._penalty_s = penalty_s
         self._keys_max = keys_max
-        self._events: dict[Hashable, tuple[float, ...]] = {}  # the newest of each; the key with the oldest event first
-        self._until: dict[Hashable, float] = {}  # ends in this order
+        # newest events of each key; the key with the oldest event first
+        self._events: dict[Hashable, tuple[float, ...]] = {}
+        self._until: dict[Hashable, float] = {}  # in order of expiry
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._events) + len(self._until)
 
     def note(self, key: Hashable, now: float) -> bool:
-        """Note an event; return True if it brings the penalty. An event during the penalty does not lengthen it."""
+        """Record an event; return whether it causes the penalty. Events during the penalty do not extend it."""
         if self.penalty_s(key, now):
             return False
         events = tuple(at for at in self._events.pop(key, ()) if now - at < self._window_s)
@@ -54,7 +56,7 @@ class Strikes:
         return False
 
     def penalty_s(self, key: Hashable, now: float) -> float:
-        """Return for how many seconds the key is still refused, 0.0 if it is not."""
+        """Return for how many more seconds the key is refused, 0.0 if it is not."""
         until = self._until.get(key)
         if until is None:
             return 0.0
@@ -68,11 +70,11 @@ class Strikes:
         self._events.pop(key, None)
 
     def _sweep(self, now: float) -> None:
-        """Let the oldest key go if its events are over: the table shrinks as fast as it grows."""
+        """Remove the oldest key if its events expired: the table shrinks as fast as it grows."""
         for _ in range(SWEPT_PER_EVENT):
             oldest = next(iter(self._events))
             if now - self._events[oldest][-1] < self._window_s:
-                break  # the newest key is never over, so the table does not become empty here
+                break  # the newest key is never expired, so the table is not emptied here
             del self._events[oldest]
 
     def _bound(self, table: dict[Hashable, tuple[float, ...]] | dict[Hashable, float]) -> None:

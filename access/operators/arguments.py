@@ -1,8 +1,8 @@
 """Arguments of the verbs about users, rights, bans, audit and reloads, and of ``client kick``.
 
-Passwords never come here: the command line makes the record (argon2id) and, where it is wanted, the verifier (SCRAM),
-and sends those. Other verbs have theirs in ``access/operators/cluster_arguments.py``. Ranges of names are those of the
-policy (``access/policy/records.py``), which judges them again.
+Passwords are never arguments: the command line sends the record (argon2id) and, if requested, the verifier (SCRAM).
+Arguments of other verbs are in ``access/operators/cluster_arguments.py``. Ranges of names are those of the policy
+(``access/policy/records.py``), which checks them again.
 """
 
 import re
@@ -64,10 +64,10 @@ TokenRole = Literal["viewer", "operator", "admin"]
 RECORD = re.compile(
     r"\$argon2id\$v=19\$m=([1-9][0-9]{0,5}),t=([1-9][0-9]?),p=[1-9][0-9]?\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+"
 )
-WEAKEST = 7_168 * 5  # KiB times passes: the cheapest that OWASP names is 7 MiB, five times; ours is 19 MiB, twice
-COSTLIEST = 262_144  # the same: some half a second of the one thread that hashes for all logins of an edge
+WEAKEST = 7_168 * 5  # KiB times passes: OWASP's minimum is 7 MiB, five times; ours is 19 MiB, twice
+COSTLIEST = 262_144  # likewise: about 0.5 s of the thread that hashes for all logins of an edge
 SECONDS_MAX = 315_360_000  # ten years
-Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]  # 0: until it is taken back
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]  # 0: until removed
 
 
 class _Arguments(Struct, forbid_unknown_fields=True):
@@ -75,24 +75,24 @@ class _Arguments(Struct, forbid_unknown_fields=True):
 
 
 class _WithRecord(_Arguments):
-    """Arguments with the record of a password, which whoever asks has made: a weak one that leaks is guessed soon."""
+    """Arguments with a password record that the caller made: a weak one could be guessed if it leaked."""
 
     user: Name
     record: Record = ""
 
     def __post_init__(self) -> None:
-        """Refuse a record of another form, and one that costs too little or too much to try."""
+        """Refuse a record of another format, and one whose cost is too low or too high."""
         if not self.record:
             return
         found = RECORD.fullmatch(self.record)
         if found is None:
-            raise ValueError("record: not $argon2id$v=19$m=...,t=...,p=...$salt$hash")
+            raise ValueError("record: expected $argon2id$v=19$m=...,t=...,p=...$salt$hash")
         if not WEAKEST <= int(found[1]) * int(found[2]) <= COSTLIEST:
             raise ValueError(f"record: memory in KiB times passes is {WEAKEST} to {COSTLIEST}")
 
 
 class List(_Arguments):
-    """``user list`` and its like: at most ``count`` names behind ``after``."""
+    """``user list`` and similar: at most ``count`` names after ``after``."""
 
     after: Annotated[str, Meta(max_length=65_535)] = ""
     count: Annotated[int, Meta(ge=1, le=1_000)] = 100
@@ -116,7 +116,7 @@ class UserAdd(_WithRecord):
 
 
 class UserChange(_Arguments):
-    """``user change``: a field that is not given stays."""
+    """``user change``: absent fields stay."""
 
     user: Name
     roles: Names | None = None
@@ -126,14 +126,14 @@ class UserChange(_Arguments):
 
 
 class UserPassword(_WithRecord):
-    """``user password``; without a verifier the user has none afterwards."""
+    """``user password``; without a verifier the user's SCRAM verifier is removed."""
 
     verifier: Verifier = ""
     dry_run: bool = False
 
 
 class RuleText(_Arguments):
-    """One rule of a role, as the policy keeps it."""
+    """One rule of a role, as the policy stores it."""
 
     allow: bool
     actions: Annotated[int, Meta(ge=1, le=63)]
@@ -144,7 +144,7 @@ class RuleText(_Arguments):
 
 
 class RolePut(_Arguments):
-    """``role put``: a new role, or other rules and limits for one."""
+    """``role put``: create or replace a role."""
 
     role: Name
     rules: Annotated[list[RuleText], Meta(max_length=1_024)]
@@ -161,7 +161,7 @@ class RoleArguments(_Arguments):
 
 
 class GroupPut(_Arguments):
-    """``group put``: a new group, or other roles for one."""
+    """``group put``: create or replace a group."""
 
     group: Name
     roles: Names = []
@@ -177,7 +177,7 @@ class GroupArguments(_Arguments):
 
 
 class BanAdd(_Arguments):
-    """``ban add``; ``for_s`` counts from when a router takes the order."""
+    """``ban add``; ``for_s`` starts when a router receives the order."""
 
     kind: Literal["user", "client_id", "address", "network", "certificate"]
     value: Subject
@@ -199,7 +199,8 @@ class RevokeArguments(_Arguments):
 
     kind: Literal["serial", "token"]
     value: Annotated[str, Meta(min_length=1, max_length=256)]
-    issuer: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # any other is nobody's: nothing would be revoked
+    # another form matches no issuer, so nothing would be revoked
+    issuer: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     for_s: Seconds = 0.0
     reason: Reason = ""
     dry_run: bool = False
@@ -215,7 +216,7 @@ class UnrevokeArguments(_Arguments):
 
 
 class TokenCreate(_Arguments):
-    """``token create``: the command line makes the token; what leaves it is its SHA-256."""
+    """``token create``: the command line generates the token and sends its SHA-256."""
 
     name: TokenName
     role: TokenRole
@@ -232,13 +233,13 @@ class TokenRevoke(_Arguments):
 
 
 class TokenCheck(_Arguments):
-    """``token check``: which token a SHA-256 is of; the HTTP service asks for each request."""
+    """``token check``: the token of a SHA-256; sent by the HTTP service for each request."""
 
     digest: Digest
 
 
 class PolicyStatus(_Arguments):
-    """``policy status``: which nodes have yet to acknowledge an epoch; 0 is the newest."""
+    """``policy status``: nodes that have not acknowledged an epoch; 0 is the newest."""
 
     epoch: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
 
@@ -259,7 +260,7 @@ class SessionArguments(_Arguments):
 
 
 class MsgSend(_Arguments):
-    """``msg send``: a message that an edge publishes; which one is the router's choice where none is named."""
+    """``msg send``: a message that an edge publishes; the router chooses the edge if none is named."""
 
     topic: Subject
     payload: Annotated[bytes, Meta(max_length=SENT_BYTES_MAX)] = b""
@@ -278,7 +279,7 @@ class RetainedClear(_Arguments):
 
 
 class DrainClients(_Arguments):
-    """``client drain``: how an edge lets its clients go once it is drained; what that would do."""
+    """``client drain``: how a drained edge disconnects its clients, also as a dry run."""
 
     node: NodeName
     rate: Annotated[int, Meta(ge=0, le=100_000)] = 0
@@ -287,7 +288,7 @@ class DrainClients(_Arguments):
 
 
 class TraceStart(_Arguments):
-    """``trace start``: every edge and storage node, or one, notes what happens to what it names."""
+    """``trace start``: every edge and storage node, or one, records the events of the named subject."""
 
     trace: TraceName
     kind: Literal["client", "topic", "address", "origin"]
@@ -300,7 +301,7 @@ class TraceStart(_Arguments):
 
 
 class TraceStop(_Arguments):
-    """``trace stop``: what it has noted stays readable until another trace wants its place."""
+    """``trace stop``: the events stay readable until another trace replaces it."""
 
     trace: TraceName
     node: SomeNode = ""
@@ -308,7 +309,7 @@ class TraceStop(_Arguments):
 
 
 class ListenerArguments(_Arguments):
-    """``listener pause | resume``: of one edge, or of all that have a listener of that name."""
+    """``listener pause | resume``: at one edge, or at all with a listener of that name."""
 
     listener: ListenerName
     node: SomeNode = ""

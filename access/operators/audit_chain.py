@@ -1,12 +1,11 @@
-"""The audit as text: JSON lines, each with the SHA-256 of the one before, so that no line can be changed or taken out.
+"""The audit log as JSON lines, each with the SHA-256 of the previous one, so that changes and removals are detected.
 
-A line ends in ``sum``, the hash of all of the line before it, and has in ``prev`` the ``sum`` of the line before. A
-change, a gap or another order is found at its line. Nobody can see from a file alone that its last lines were cut off,
-or that all of it was written anew: compare ``sum`` of the last line with one that was kept elsewhere.
+A line ends in ``sum``, the hash of the line before it, and holds in ``prev`` the ``sum`` of the previous line. A
+change, a gap or a reordering is found at its line. A truncated end, or a completely rewritten file, is not detectable
+from the file alone: compare the last ``sum`` with a copy stored elsewhere.
 
-What a stranger wrote (names, client IDs) is cut to 256 characters, and every character outside of printable ASCII is
-escaped, so that no text can end a line or move a terminal's cursor. Passwords, records, tokens, keys and payloads have
-no field.
+Untrusted text (names, client IDs) is cut to 256 characters, and characters outside printable ASCII are escaped, so no
+text can end a line or control a terminal. There are no fields for passwords, records, tokens, keys and payloads.
 """
 
 import hashlib
@@ -33,7 +32,7 @@ __all__ = [
 
 TEXT_MAX = 256  # characters of one value, each at most 12 bytes of its line
 ARGUMENTS_MAX = 32
-LINE_BYTES_MAX = 256 * 1024  # a longer line is none of ours: values are cut when it is made
+LINE_BYTES_MAX = 256 * 1024  # a longer line is invalid: values are cut on encoding
 SEQUENCE_MAX = 1 << 62
 SUM_HEX = 64
 _TAIL = len(',"sum":""}') + SUM_HEX
@@ -42,11 +41,11 @@ Scalar = str | int | float | bool
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """One thing that happened. Texts may be a stranger's; ``arguments`` are those that are no secret."""
+    """One audited event. Texts may be untrusted; ``arguments`` holds those that are not secret."""
 
     kind: str  # "verb", "login", "publish", "subscribe", "will", "kick", "order", "reload", "start",
     # "gap"
-    outcome: str  # "done", "partial" (not in force everywhere), "refused", "failed"
+    outcome: str  # "done", "partial" (not settled), "refused", "failed"
     actor: str = ""  # operator or user
     role: str = ""
     serial: str = ""  # of the certificate
@@ -54,9 +53,9 @@ class AuditRecord(msgspec.Struct, frozen=True):
     client_id: str = ""
     verb: str = ""
     arguments: dict[str, Scalar] = {}
-    reason: str = ""  # why it was refused
-    epoch: int = 0  # policy_epoch that it was judged by, or made
-    count: int = 1  # that many of the same since the last line about it
+    reason: str = ""  # of the refusal
+    epoch: int = 0  # policy_epoch that was used, or created
+    count: int = 1  # number of equal events since the last line about them
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -70,17 +69,17 @@ GENESIS = Head(0, "0" * SUM_HEX)
 
 
 class ChainCheck(msgspec.Struct, frozen=True):
-    """Result of a check: lines that were whole, the end of the chain, and the first break, if there is one."""
+    """Result of a verification: valid lines, the end of the chain, and the first break, if any."""
 
     lines: int
     head: Head
-    began: int  # sequence of the first line: above 1 if older files are not here
-    broken_line: int = 0  # of the file, from 1; 0: none is broken
+    began: int  # sequence of the first line: above 1 if older files are absent
+    broken_line: int = 0  # of the file, from 1; 0: none
     broken: str = ""
 
 
 def make_line(record: AuditRecord, utc: float, head: Head) -> tuple[bytes, Head]:
-    """Return the line of a record, with its end of line, and the chain's new end. Never raises."""
+    """Return the line of a record, with its newline, and the chain's new end. Never raises."""
     sequence = head.sequence + 1
     body: dict[str, Any] = {"seq": sequence, "utc": round(utc, 6) if math.isfinite(utc) else 0.0, "prev": head.sum}
     for name in record.__struct_fields__:
@@ -96,19 +95,19 @@ def make_line(record: AuditRecord, utc: float, head: Head) -> tuple[bytes, Head]
 
 
 def head_of(line: bytes) -> Head:
-    """Return the end of a chain whose last line this is.
+    """Return the end of a chain with this last line.
 
     Raises:
-        ValueError: It is no whole line of an audit; says why.
+        ValueError: It is not a complete audit line; the text is the reason.
     """
     return _read(line)[0]
 
 
 def verify(lines: Iterable[bytes], after: Head | None = None) -> ChainCheck:
-    """Check the lines of one file, each with its end of line; stops at the first break. Never raises.
+    """Verify the lines of one file, each with its newline; stops at the first break. Never raises.
 
     Args:
-        after: End of the file before; None: this file may begin anywhere.
+        after: End of the previous file; None: any start is valid.
     """
     head, began, number = after, 0, 0
     for number, line in enumerate(lines, 1):
@@ -132,7 +131,7 @@ def tail(lines: Iterable[bytes], count: int) -> list[bytes]:
 
 
 def _read(line: bytes) -> tuple[Head, str]:
-    """Return number and sum of a line, and the sum that it says the line before has."""
+    """Return number and sum of a line, and the sum of the previous line in it."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"is longer than {LINE_BYTES_MAX} bytes")
     if not line.endswith(b"\n"):

@@ -1,11 +1,11 @@
-"""The audit's file: one writer, mode 0640, no link followed, synced before anybody is answered.
+"""The audit log file: one writer, mode 0640, no links followed, synced before replies.
 
-A shell around ``audit_chain``: the caller collects the records of a turn and calls ``append`` in a worker thread,
-because it waits for the disk. While there is no room, or the last write failed, ``refusal`` says why verbs that
-change something are refused; reading verbs and clients go on.
+A shell around ``audit_chain``: the caller collects the records of an iteration and calls ``append`` in a worker thread,
+because it waits for the disk. While the disk is full, or the last write failed, ``refusal`` returns why verbs that
+change state are refused; reading verbs and clients are not affected.
 
-A file of ``rotate_bytes`` is put aside as ``<name>.<number of its last line>``, and the chain goes on in a new one: its
-first line names the sum of that last line, also if the process dies between the two.
+A file of ``rotate_bytes`` is renamed to ``<name>.<number of its last line>``, and the chain continues in a new one. Its
+first line contains the sum of that last line, even if the process is killed in between.
 """
 
 import contextlib
@@ -23,29 +23,31 @@ from conf.synced_folder import sync_folder
 __all__ = ["AuditFile", "AuditFileError", "read_lines"]
 
 MODE = 0o640
-FORBIDDEN = 0o137  # bits of a mode: the group may read, others nothing
+FORBIDDEN = 0o137  # bits of a mode: read for the group, nothing for others
 ROOM_BYTES_MIN = 64 * 1024 * 1024
 ROTATE_BYTES = 64 * 1024 * 1024
-NUMBER_DIGITS = 19  # of a line: names of files sort as their lines do
+NUMBER_DIGITS = 19  # of a line: file names sort like their lines
 
 
 class AuditFileError(Exception):
-    """The audit cannot be written; the text is one line: where, why, what to do."""
+    """The audit log cannot be written; one line: where, why, remedy."""
 
 
 class AuditFile:
-    """The open audit of one node.
+    """The open audit log of one node.
 
     Args:
-        path: Its folder must exist and be this user's.
-        room_bytes_min: Free bytes of the file system below which verbs that change something are refused.
-        rotate_bytes: Length from which a file is put aside.
+        path: Its folder must exist and belong to this user.
+        room_bytes_min: Free bytes of the file system below which verbs that change state are refused.
+        rotate_bytes: Size at which a file is rotated.
+
     Attributes:
-        head: End of the chain on the disk.
-        torn: A record about an unfinished last line that was cut off; the caller appends it first.
+        head: End of the chain on disk.
+        torn: A record about an incomplete last line that was removed; the caller appends it first.
+
     Raises:
-        AuditFileError: It is a link, no file, another user's, open to others, held by another process, or its last
-            line is not what was written.
+        AuditFileError: It is a link or not a file, belongs to another user, is accessible to others, is locked by
+            another process, or has an invalid last line.
     """
 
     def __init__(self, path: Path, room_bytes_min: int = ROOM_BYTES_MIN, rotate_bytes: int = ROTATE_BYTES) -> None:
@@ -60,23 +62,23 @@ class AuditFile:
         except OSError as error:
             raise AuditFileError(f"audit {path}: {error.strerror or error}") from None
         try:
-            self._length = self._judge()
+            self._length = self._check_file()
             self._read_end()
             if not self._length:
-                self.head = self._head_aside()
+                self.head = self._rotated_head()
         except BaseException:
             os.close(self._descriptor)
             raise
 
     def close(self) -> None:
-        """Close the file, and let another process have it."""
+        """Close and unlock the file."""
         os.close(self._descriptor)
 
     def append(self, records: Iterable[AuditRecord], utc: float) -> None:
         """Write and sync records, all or none.
 
         Raises:
-            AuditFileError: They are not on the disk, and no part of them is.
+            AuditFileError: None of them is on disk.
         """
         head, lines = self.head, []
         for record in records:
@@ -85,22 +87,23 @@ class AuditFile:
         data = b"".join(lines)
         try:
             if self._failed:
-                self._cut()
+                self._truncate()
             self._write(data)
         except OSError as error:
-            with contextlib.suppress(OSError):  # a full disk still shortens a file; if not, the next append does
-                self._cut()
+            # a full disk permits truncation; if it fails, the next append retries it
+            with contextlib.suppress(OSError):
+                self._truncate()
             self._failed = error.strerror or str(error)
             raise AuditFileError(f"audit {self._path} cannot be written: {self._failed}") from None
         self.head = head
         self._length += len(data)
         self._failed = ""
         if self._length >= self._rotate_bytes:
-            with contextlib.suppress(OSError):  # the lines are on the disk; the next append tries it again
+            with contextlib.suppress(OSError):  # the lines are on disk; the next append retries it
                 self._rotate()
 
     def refusal(self) -> str:
-        """Return why a verb that changes something is refused now, "" if it is not."""
+        """Return why verbs that change state are refused now, "" if they are not."""
         if self._failed:
             return f"audit {self._path} cannot be written ({self._failed}): make room or mend it, then ask again"
         try:
@@ -113,8 +116,8 @@ class AuditFile:
             return f"audit {self._path} has {room >> 20} MiB of room, {wanted} are wanted: make room, then ask again"
         return ""
 
-    def _judge(self) -> int:
-        """Return the file's length, if it is one that only this process writes."""
+    def _check_file(self) -> int:
+        """Return the file's length, if only this process writes it."""
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise self._no_file()
@@ -128,11 +131,11 @@ class AuditFile:
             raise AuditFileError(f"audit {self._path} is held by another process") from None
         return status.st_size
 
-    def _judge_names(self) -> None:
-        """Refuse a file with a second name; one that a rotation gave it before a death is taken away."""
+    def _check_names(self) -> None:
+        """Refuse a file with a second name; remove one that an interrupted rotation left."""
         status = os.fstat(self._descriptor)
         if status.st_nlink == 2:
-            aside = self._aside()
+            aside = self._rotated_path()
             with contextlib.suppress(OSError):
                 if os.path.samestat(aside.lstat(), status):
                     aside.unlink()
@@ -143,12 +146,12 @@ class AuditFile:
     def _no_file(self) -> AuditFileError:
         return AuditFileError(f"audit {self._path} is no file of its own name alone: move it away")
 
-    def _aside(self) -> Path:
-        """Return the name of the file once it is put aside."""
+    def _rotated_path(self) -> Path:
+        """Return the name of the file after its rotation."""
         return self._path.with_name(f"{self._path.name}.{self.head.sequence:0{NUMBER_DIGITS}}")
 
     def _read_end(self) -> None:
-        """Find the end of the chain; an unfinished last line was never answered for, and is cut off."""
+        """Find the end of the chain; an incomplete last line was never acknowledged, and is removed."""
         begin = max(self._length - 2 * LINE_BYTES_MAX, 0)
         end = os.pread(self._descriptor, self._length - begin, begin)
         whole = end[: end.rfind(b"\n") + 1]
@@ -157,32 +160,32 @@ class AuditFile:
             self.head = self._head(whole[:-1].rpartition(b"\n")[2] + b"\n")
         elif begin:
             raise AuditFileError(f"audit {self._path} ends in no line of an audit: move it away")
-        self._judge_names()  # before the first byte is changed
+        self._check_names()  # before the first byte is changed
         if unfinished:
             total = hashlib.sha256(unfinished).hexdigest()
             cut: dict[str, Scalar] = {"bytes": len(unfinished), "sha256": total}
             self.torn = AuditRecord("start", "failed", arguments=cut, reason="an unfinished line was cut off")
             self._length -= len(unfinished)
-            self._cut()
+            self._truncate()
 
     def _rotate(self) -> None:
-        """Put the file aside and begin the next one; this process holds one or the other all the time."""
-        aside = self._aside()
-        os.link(self._path, aside)  # never over a file that is there
+        """Rotate the file and start the next one; this process always holds one of them."""
+        aside = self._rotated_path()
+        os.link(self._path, aside)  # never replaces an existing file
         try:
             self._path.unlink()
             descriptor = _open(self._path)
         except OSError:
             with contextlib.suppress(OSError):
-                aside.rename(self._path)  # go on in the old one; of two names of one file none is taken away
+                aside.rename(self._path)  # continue in the old one; neither of two names of one file is removed
                 aside.unlink(missing_ok=True)
             raise
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.close(self._descriptor)
         self._descriptor, self._length = descriptor, 0
 
-    def _head_aside(self) -> Head:
-        """Return the end of the newest file that was put aside: an empty file continues it."""
+    def _rotated_head(self) -> Head:
+        """Return the end of the newest rotated file: an empty file continues it."""
         pattern = re.compile(re.escape(self._path.name) + rf"\.[0-9]{{{NUMBER_DIGITS}}}")
         try:
             aside = max((path for path in self._path.parent.iterdir() if pattern.fullmatch(path.name)), default=None)
@@ -205,8 +208,8 @@ class AuditFile:
             text = f"audit {self._path}: its last line {error}; `stratamq audit verify` it, and move it away"
             raise AuditFileError(text) from None
 
-    def _cut(self) -> None:
-        """Shorten the file to the lines that are whole."""
+    def _truncate(self) -> None:
+        """Truncate the file to the complete lines."""
         os.ftruncate(self._descriptor, self._length)
         os.fdatasync(self._descriptor)
 
@@ -224,7 +227,7 @@ def _open(path: Path) -> int:
     except FileExistsError:
         return os.open(path, flags)
     try:
-        os.fchmod(descriptor, MODE)  # the process makes its files without the group's bits
+        os.fchmod(descriptor, MODE)  # the process creates files without group permissions
         sync_folder(path.parent)
     except BaseException:
         os.close(descriptor)
@@ -233,7 +236,7 @@ def _open(path: Path) -> int:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of an audit, each with its end of line; one that is too long comes in pieces, and is broken.
+    """Yield the lines of an audit log, each with its newline; an overlong one comes in pieces, and is invalid.
 
     Raises:
         OSError: It cannot be read.

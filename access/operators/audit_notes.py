@@ -1,8 +1,8 @@
-"""Lines of the audit that strangers cause, bounded: who is refused a thousand times a second fills no disk.
+"""Rate-limited audit lines of unauthenticated peers, so that their requests cannot fill the disk.
 
-The first of a kind from an address is written at once, with whom it was; the same again within ten seconds is counted,
-and written as one line. So it is for each user where a name was proved; one that a CONNECT gave names nobody. Beyond
-the table's room one line counts all others. Sans-IO.
+The first event of a kind from an address is written at once with its actor; equal ones within ten seconds are counted
+and written as one line. A verified name is counted per user; an unverified name in a CONNECT is not part of the kind.
+Beyond the table's bound, one line counts all others. Sans-IO.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ QUIET_S = 10.0
 KEYS_MAX = 1_000
 OTHERS = "of further addresses"
 
-NOT_PROVED = frozenset(("login",))  # kinds whose actor may be any name, another one each time
+NOT_PROVED = frozenset(("login",))  # kinds whose actor is unverified and may change each time
 
 _Key = tuple[str, str, str, str, str]  # kind, outcome, address, reason, actor
 
@@ -30,14 +30,14 @@ class _Kind:
 
 
 class AuditNotes:
-    """Records on their way to the audit of one node."""
+    """Pending records for the audit log of one node."""
 
     def __init__(self) -> None:
         self._kinds: dict[_Key, _Kind] = {}  # by the end of the quiet time, ascending
         self._due: list[AuditRecord] = []
 
     def note(self, now: float, record: AuditRecord) -> None:
-        """Take a record; it is due now, or counted until its kind is due again."""
+        """Add a record; it is due now, or counted until its kind is due again."""
         self._end(now)
         actor = "" if record.kind in NOT_PROVED else record.actor
         key = (record.kind, record.outcome, record.address, record.reason, actor)
@@ -53,23 +53,23 @@ class AuditNotes:
             kind.last, kind.more = record, kind.more + record.count
 
     def take(self, now: float) -> list[AuditRecord]:
-        """Return what is to be written now, in order."""
+        """Return the due records, in order."""
         self._end(now)
         due, self._due = self._due, []
         return due
 
     def take_all(self) -> list[AuditRecord]:
-        """Return all that is left: the node ends."""
+        """Return all pending records, when the node stops."""
         return self.take(float("inf"))
 
     def next_deadline(self) -> float:
-        """Return when something is due, infinity if nothing waits."""
+        """Return the time of the next due record, infinity if there is none."""
         if self._due:
             return float("-inf")
         return min((kind.until for kind in self._kinds.values() if kind.more), default=float("inf"))
 
     def _end(self, now: float) -> None:
-        """Write what was counted of kinds whose quiet time is over."""
+        """Add a record for counted events of kinds whose quiet time expired."""
         for key, kind in list(self._kinds.items()):
             if kind.until > now:
                 return

@@ -1,18 +1,18 @@
-"""Verbs of operators at one node, from the question to the reply, which waits until its line is on the disk.
+"""Verbs of operators at one node, from request to reply; the reply waits until its audit line is on disk.
 
-| question | asked | its reply |
+| request | when received | its reply |
 |---|---|---|
-| reads, or is a dry run, and is granted | that its reply is awaited | goes at once |
-| refused by role, tier or arguments | noted | waits for its line; without room it goes, and is counted |
-| the same, while OPEN_MAX others wait | counted: one line of its reason and address says how many | goes at once |
-| changes something | refused, and counted so, without room for its line; else noted | waits for its line |
-| has the number of another one whose reply is awaited | refused, and counted so, unless both read | goes at once |
-| repeats that one, by the same order | nothing | goes at once, if the other reply had the line |
+| reads, or is a dry run, and is authorized | pending reply is counted | sent at once |
+| refused by role, tier or arguments | recorded | waits for its line; if the disk is full it is sent, and counted |
+| the same, while OPEN_MAX others wait | counted: one line of its reason and address has the number | sent at once |
+| changes state | refused and counted if its line has no space; else recorded | waits for its line |
+| has the number of another pending one | refused and counted, unless both read | sent at once |
+| repeats that one, by the same order | ignored | sent at once, if the other reply had the line |
 
-A reply is known by its number alone, which the asker gives: a second question of one number would take the first one's
-line, or leave a change without any.
+A reply is identified by the requester's number only. A second request of the same number would take the first one's
+line, or leave a change without one.
 
-Where the line of a change fails, the change stands and the reply says both. Sans-IO.
+If the line of a change fails, the change stays and the reply reports both. Sans-IO.
 """
 
 from collections import Counter
@@ -31,35 +31,35 @@ __all__ = ["AuditLineSink", "AuditedVerbs"]
 FAILED = 1
 PARTIAL = 3
 NOT_READY = 4
-OPEN_MAX = 4_096  # verbs whose reply is awaited; and as many that read, of which the oldest one is forgotten beyond
-Key = tuple[str, int]  # node that asks, number of its question
+OPEN_MAX = 4_096  # verbs with a pending reply; and as many reading ones, of which the oldest is removed beyond it
+Key = tuple[str, int]  # requesting node, number of its request
 
 
 class AuditLineSink(Protocol):
-    """The audit of a node, as verbs use it."""
+    """The audit log of a node, as verbs use it."""
 
     def refusal(self) -> str:
-        """Return why nothing can be written, "" if it can."""
+        """Return why records cannot be written, "" if they can."""
 
     def note(self, record: AuditRecord) -> None:
         """Write a record soon, or count it with those of its reason and address."""
 
     def write(self, record: AuditRecord, then: Callable[[str], None]) -> None:
-        """Write a record; ``then`` is told "" when it is on the disk, or why it is not."""
+        """Write a record; ``then`` is called with "" when it is on disk, or with the error."""
 
 
 class _Awaited:
-    """A question that leaves a line; by its first reply."""
+    """A request whose first reply writes a line."""
 
     __slots__ = ("_question", "record", "replies")
 
     def __init__(self, question: Admin, record: AuditRecord) -> None:
         self._question = _unrepeated(question)
         self.record: AuditRecord | None = record
-        self.replies = 1  # that are awaited
+        self.replies = 1  # pending
 
     def is_repeated_by(self, question: Admin) -> bool:
-        """Return whether a question is this one again."""
+        """Return whether a request repeats this one."""
         return question.order != "" and _unrepeated(question) == self._question
 
 
@@ -68,7 +68,7 @@ class AuditedVerbs:
 
     Args:
         tier: Of this node.
-        audit: Where lines go.
+        audit: Receives the lines.
         whence: Returns (address, serial number of the certificate) of an operator's link.
     """
 
@@ -77,11 +77,11 @@ class AuditedVerbs:
         self._audit = audit
         self._whence = whence
         self._open: dict[Key, _Awaited] = {}
-        self._reads: dict[Key, int] = {}  # how many replies are awaited
+        self._reads: dict[Key, int] = {}  # number of pending replies
         self._askers: Counter[str] = Counter()  # keys of both, by node
 
     def asked(self, peer: PeerKey, question: Admin) -> AdminReply | None:
-        """Take note of a question; returns the reply to one that is refused for want of room, or for its number."""
+        """Register a request; return the reply if it is refused for lack of space or for its number."""
         operator, key = speaker(question, operator_of(peer)), (peer.node, question.request)
         record = self._record(peer, question)
         awaited = self._open.get(key)
@@ -111,7 +111,7 @@ class AuditedVerbs:
         return None
 
     def _record(self, peer: PeerKey, question: Admin) -> AuditRecord | None:
-        """Return the line that a question leaves as far as it is known, None for one that leaves none."""
+        """Return the line of a request as far as known, None if it writes none."""
         try:
             verb, arguments = judge(question, operator_of(peer), self._tier)
         except Refusal as refusal:
@@ -130,7 +130,7 @@ class AuditedVerbs:
         self._askers[key[0]] += 1
 
     def _leave(self, table: dict[Key, Any], key: Key) -> None:
-        """Await no reply of a key any more."""
+        """Remove one pending reply of a key."""
         del table[key]
         self._askers[key[0]] -= 1
         if not self._askers[key[0]]:
@@ -148,11 +148,11 @@ class AuditedVerbs:
         )
 
     def waits(self, node: str) -> bool:
-        """Return whether the reply to a question of this node's is awaited."""
+        """Return whether a reply to this node is pending."""
         return node in self._askers
 
     def replied(self, node: str, reply: AdminReply, send: Callable[[AdminReply], None]) -> None:
-        """Send a reply, behind its line if it has one."""
+        """Send a reply, after its line if it has one."""
         record = self._taken((node, reply.request))
         if record is None:
             send(reply)
@@ -172,7 +172,7 @@ class AuditedVerbs:
         self._audit.write(record, written)
 
     def _taken(self, key: Key) -> AuditRecord | None:
-        """Return the line of what is replied to, None if it has none or an earlier reply had it."""
+        """Return the line of a reply, None if it has none or an earlier reply wrote it."""
         awaited = self._open.get(key)
         if awaited is None:
             replies = self._reads.get(key, 0)

@@ -1,9 +1,8 @@
-"""Arguments of the verbs about the cluster, the ring, keys of gossip, and the stores of storage nodes.
+"""Arguments of the verbs about the cluster, the ring, gossip keys, and the stores of storage nodes.
 
-A question comes from a socket: its arguments have the types, lengths and ranges that stand here, or the node refuses
-it in one line and does nothing. Which role a verb takes, and who answers it, stands in
-``access/operators/commands.py``; the meaning in ``router/operators/queries.py``,
-``router/operators/group_commands.py`` and ``storage/export/exporter.py``.
+A request comes from a socket: if its arguments violate these types, lengths and ranges, the node refuses it in one
+line. ``access/operators/commands.py`` defines role and tier of each verb. ``router/operators/queries.py``,
+``router/operators/group_commands.py`` and ``storage/export/exporter.py`` implement them.
 """
 
 from typing import Annotated
@@ -40,7 +39,7 @@ Name = Annotated[str, Meta(max_length=65_535)]  # a topic or a client identifier
 Folder = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 Key = Annotated[str, Meta(max_length=128)]
 Partition = Annotated[int, Meta(ge=0, lt=0xFFFF)]
-PartitionText = Annotated[str, Meta(pattern=r"^([0-9]{1,5}|all)$")]  # as the command line gives it
+PartitionText = Annotated[str, Meta(pattern=r"^([0-9]{1,5}|all)$")]  # as on the command line
 Partitions = Annotated[list[Partition], Meta(max_length=0xFFFF)]
 Count = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 PartitionCounts = Annotated[dict[Annotated[str, Meta(pattern=r"^[0-9]{1,5}$")], Count], Meta(max_length=0xFFFF)]
@@ -51,7 +50,7 @@ class _Arguments(Struct, forbid_unknown_fields=True):
 
 
 class NoArguments(_Arguments):
-    """A verb that takes no argument."""
+    """A verb without arguments."""
 
 
 class MapChangeArguments(_Arguments):
@@ -61,14 +60,14 @@ class MapChangeArguments(_Arguments):
 
 
 class NodeArguments(_Arguments):
-    """A verb that changes something about one node."""
+    """A verb that changes one node."""
 
     node: NodeName
     dry_run: bool = False
 
 
 class RouterArguments(_Arguments):
-    """A step of the routers' group; it has no trial run."""
+    """A change of the routers' group; it has no dry run."""
 
     node: NodeName
 
@@ -93,7 +92,7 @@ class LossArguments(_Arguments):
 
 
 class Recover(_Arguments):
-    """``ring recover``: begin with what a node has."""
+    """``ring recover``: start with the data of one node."""
 
     partition: PartitionText
     node: NodeName
@@ -120,7 +119,7 @@ class Rebalance(_Arguments):
     """``ring rebalance``."""
 
     throttle_bytes_s: Count = 0
-    map_epoch: Count | None = None  # only if the map is still that of a plan
+    map_epoch: Count | None = None  # only if the map still has the epoch of a plan
     dry_run: bool = False
 
 
@@ -152,7 +151,7 @@ class Export(_Arguments):
     replicas: bool = False
     since: PartitionCounts = {}  # partition -> op_index of the base
     generations: PartitionCounts = {}
-    partitions: Partitions | None = None  # None: all that this node is the primary of, or has a copy of
+    partitions: Partitions | None = None  # None: all for which this node is primary or has a copy
 
 
 class ExportStatus(_Arguments):

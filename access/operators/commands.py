@@ -1,8 +1,8 @@
-"""The one table of operators' verbs: which tier answers, which role it takes, and what its arguments are.
+"""The table of operators' verbs: tier, required role and arguments of each.
 
-The role stands in the operator's certificate, ``stratamq://<cluster>/<role>/<name>``, and from there in the name of
-the operator's link (``wire/links/admission.py``). A higher role may all that a lower one may. A node asks ``judge``
-before it reads an argument further, and refuses a verb that has no row here.
+The role is in the operator's certificate, ``stratamq://<cluster>/<role>/<name>``, and from there in the name of the
+operator's link (``wire/links/admission.py``). A higher role includes the lower ones. A node calls ``judge`` before it
+uses an argument, and refuses a verb without a row here.
 """
 
 import enum
@@ -35,25 +35,25 @@ SCHEME = "stratamq://"
 
 
 class OperatorRole(enum.IntEnum):
-    """Roles of operators, by power."""
+    """Roles of operators, in ascending order."""
 
     VIEWER = 1  # reads
     OPERATOR = 2  # drains, rebalances, kicks, bans, reloads, exports
-    ADMIN = 3  # changes users, roles, keys and members, gives data up, reads the audit
+    ADMIN = 3  # changes users, roles, keys and members, accepts data loss, reads the audit log
 
 
 ROLES = dict(zip(OPERATOR_ROLES, OperatorRole, strict=True))
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """An operator as its certificate says."""
+    """An operator according to its certificate."""
 
     role: OperatorRole
     name: str
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """One row: who answers, what it takes, and whether it leaves anything changed."""
+    """One row: tier, role, arguments, and whether the verb changes state."""
 
     tier: str
     role: OperatorRole
@@ -62,7 +62,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 class Refusal(Exception):
-    """A question that is not carried out; the text is one line for the operator."""
+    """A refused request; the text is one line for the operator."""
 
 
 def _row(role: OperatorRole, arguments: type[msgspec.Struct], changes: bool = True, tier: str = TIER_ROUTER) -> Verb:
@@ -111,7 +111,7 @@ VERBS: dict[str, Verb] = {
     "store aside": _reads(older.NoArguments, tier=TIER_STORAGE),
     "store aside remove": _row(
         OperatorRole.ADMIN, older.QuarantineRemoveArguments, tier=TIER_STORAGE
-    ),  # no copy is left of it
+    ),  # no copy remains
     "user list": _reads(our.List),
     "user show": _reads(our.UserArguments),
     "user add": _row(OperatorRole.ADMIN, our.UserAdd),
@@ -152,8 +152,8 @@ VERBS: dict[str, Verb] = {
     "reload": _row(OperatorRole.OPERATOR, our.ReloadArguments),
 }
 
-# Arguments that the audit may show. One that is not named here is left out: records, verifiers and keys, and what a
-# later verb may bring.
+# Arguments that the audit log may contain. All others are omitted: records, verifiers and keys, and those of later
+# verbs.
 SHOWN = frozenset(
     {
         "actions",
@@ -216,8 +216,8 @@ SHOWN_TEXT_MAX = 256
 def operator_of(peer: PeerKey | None) -> Operator | None:
     """Return the operator at the other end of a link, None if that is a node.
 
-    The name of the link is what admission made of the certificate: ``<role>:<name>/<command>``. A gateway may read
-    what a viewer may.
+    Admission derived the link's name from the certificate: ``<role>:<name>/<command>``. A gateway has the rights of a
+    viewer.
     """
     if peer is not None and peer.tier == TIER_GATEWAY:
         return Operator(OperatorRole.VIEWER, peer.node)
@@ -231,7 +231,7 @@ def operator_of(peer: PeerKey | None) -> Operator | None:
 
 
 def speaker(question: Admin, operator: Operator | None) -> Operator | None:
-    """Return whom a question speaks for: a service names another one, whose role never exceeds its own."""
+    """Return the operator on whose behalf a request is sent; a service's actor never exceeds the service's own role."""
     if operator is None or not (question.actor or question.role):
         return operator
     role = min(operator.role, ROLES.get(question.role, OperatorRole.VIEWER)) if question.role else operator.role
@@ -240,11 +240,11 @@ def speaker(question: Admin, operator: Operator | None) -> Operator | None:
 
 
 def judge(question: Admin, operator: Operator | None, tier: str) -> tuple[Verb, msgspec.Struct]:
-    """Return the row of a question and its arguments, checked, if this operator may ask this tier for it.
+    """Return the verb and validated arguments of a request, if this operator may run it at this tier.
 
     Raises:
-        Refusal: The verb is none of this tier, the role does not suffice, or an argument is missing, unknown or out of
-            its range. The role is judged before the arguments.
+        Refusal: The tier has no such verb, the role is too low, or an argument is missing, unknown or out of range. The
+            role is checked before the arguments.
     """
     verb = _row_of(question, tier)
     operator = speaker(question, operator)
@@ -257,28 +257,28 @@ def judge(question: Admin, operator: Operator | None, tier: str) -> tuple[Verb, 
 
 
 def arguments_of(question: Admin, tier: str) -> dict[str, Any]:
-    """Return the arguments of a question by name, checked, with the defaults of those that were not given.
+    """Return the validated arguments of a request by name, with defaults.
 
     Raises:
-        Refusal: The verb is none of this tier, or an argument is missing, unknown or out of its range.
+        Refusal: The tier has no such verb, or an argument is missing, unknown or out of range.
     """
     return msgspec.structs.asdict(_converted(question, _row_of(question, tier)))
 
 
 def tier_of(verb: str) -> str:
-    """Return the tier that answers a verb; of one without a row, which it refuses, that of the routers."""
+    """Return the tier of a verb; the routers' for an unknown one, which they refuse."""
     row = VERBS.get(verb)
     return row.tier if row is not None else TIER_ROUTER
 
 
 def changes(verb: str) -> bool:
-    """Return whether a verb leaves anything changed."""
+    """Return whether a verb changes state."""
     row = VERBS.get(verb)
     return row is not None and row.changes
 
 
 def audit_arguments(arguments: msgspec.Struct) -> dict[str, str | int | float | bool]:
-    """Return the arguments that the audit shows, without what may be secret; lists and tables as one text."""
+    """Return the arguments for the audit log, without possible secrets; lists and tables as one text."""
     shown: dict[str, str | int | float | bool] = {}
     for name in arguments.__struct_fields__:
         if name in SHOWN:
@@ -302,7 +302,7 @@ def _converted(question: Admin, verb: Verb) -> msgspec.Struct:
 
 
 def _text(value: Any) -> str:
-    """Return a list or a table as JSON, cut; rules are shown by their fields."""
+    """Return a list or a table as JSON, truncated; rules by their fields."""
     return msgspec.json.encode(value)[:SHOWN_TEXT_MAX].decode("utf-8", "replace")
 
 

@@ -1,8 +1,8 @@
-"""Which orders a node carries out: those whose verb the operator's role may give, whichever router passed them on.
+"""Authorizes forwarded orders at the node that executes them: the operator's role must suffice, whichever router sent
+it.
 
-A router judges an operator by its certificate, and says in the order who that is and which role counts. The node that
-acts looks once more: an order without a role, or of a verb without a row, is refused.
-Decision: docs/adr/0182-orders-carry-a-role.md.
+A router authorizes an operator by its certificate, and adds name and role to the order. The executing node checks
+again: an order without a role, or of a verb without a row, is refused. Decision: docs/adr/0182-orders-carry-a-role.md.
 """
 
 from access.operators.audit_chain import AuditRecord, Scalar
@@ -15,7 +15,7 @@ SHOWN_MAX = 64
 
 
 def refusal_of(order: OrderNode) -> str:
-    """Return why this order is not carried out, "" if its role suffices; one line for the operator."""
+    """Return why this order is refused, "" if its role suffices; one line for the operator."""
     row, role = VERBS.get(order.verb), ROLES.get(order.role)
     verb = _line(order.verb)
     if row is None or not row.changes:
@@ -28,12 +28,12 @@ def refusal_of(order: OrderNode) -> str:
 
 
 def order_record(order: OrderNode, router: str, refusal: str) -> AuditRecord:
-    """Return the audit line of the node that carries an order out, or refuses it.
+    """Return the audit record of the node that executes or refuses an order.
 
-    Actor and role are what the router said; the line names that router.
+    Actor and role are from the router, which the record names.
     """
     arguments: dict[str, Scalar] = {"router": router}
-    if order.verb != "msg send":  # its subject has the payload
+    if order.verb != "msg send":  # its subject contains the payload
         arguments["subject"] = _line(order.subject)
     outcome = "refused" if refusal else "done"
     return AuditRecord("order", outcome, order.actor, order.role, verb=order.verb, arguments=arguments, reason=refusal)

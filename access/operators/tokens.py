@@ -1,7 +1,7 @@
-"""Tokens of operators: how one is made, and the digest by which alone the cluster knows it.
+"""Tokens of operators: generation, and the digest that the cluster stores.
 
-A token is ``smq_`` and 256 random bits in 43 letters. Who makes one tells it once; the policy, the routers' log and the
-services keep its SHA-256, with which nobody can log in.
+A token is ``smq_`` and 256 random bits in 43 letters, returned only on creation. The policy, the routers' log and the
+services store its SHA-256, which does not permit a login.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ RANDOM_BYTES = 32
 
 
 def new_token() -> str:
-    """Return a token that nobody had before."""
+    """Return a new random token."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def digest_of(secret: str) -> str:
-    """Return the SHA-256 of a token or another secret, in hexadecimal; whatever text is sent has one.
+    """Return the SHA-256 of a token or another secret, in hexadecimal; any text is valid.
 
-    Secrets are looked up by it: no comparison with a secret itself takes a time that tells of it.
+    Secrets are looked up by it: timing of a comparison reveals nothing about the secret itself.
     """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,14 +1,14 @@
-"""The cluster's policy as data: users, groups, roles, bans and revocations, changed by commands of the routers' log.
+"""The cluster's policy: users, groups, roles, bans and revocations, changed by commands in the routers' log.
 
-Owns: The records, the commands with their ranges, the machine that carries them out, its steps and pages, and a node's
-view of the part that every node holds.
+Owns: The records, the commands with their ranges, the state machine, its steps and pages, and the node's view of the
+shared part.
 
-Doors: ``commands`` may be proposed, ``machine`` carries them out, ``step`` says what changed and what was taken away,
-``pages`` brings a view to a node, ``follower`` keeps it there, ``role_tiers`` compiles roles, ``settling`` says when a
-verb that takes rights may return.
+Entry points: ``commands`` defines commands, ``machine`` applies them, ``step`` holds the changes and removed rights.
+``pages`` sends a view to a node, ``follower`` updates it, ``role_tiers`` compiles roles, ``settling`` decides when a
+verb that revokes rights may return.
 
-Always holds: ``apply`` never raises, and every router carries out or refuses a command alike. A policy that commands
-can make can be sent. Nodes get no credentials but those of a user that they ask for by name.
+Invariant: ``apply`` never raises, and every router applies or refuses a command alike. Every policy that commands can
+create can be sent. Nodes receive credentials only of a user that they request by name.
 
 May import: access.rules, access.limits.
 """

@@ -1,11 +1,11 @@
-"""Ranges of what a command may carry, so that every policy that commands can make can be sent and kept.
+"""Ranges of commands, so that every policy that commands can create can be sent and stored.
 
-Judged twice: before a command is proposed, and when it is applied, because a log may hold what an older or a hostile
-router put there. All routers must judge alike, so nothing here asks Unicode's tables, whose contents differ between
-versions of Python: the forms of names (NFC) are judged before a command is proposed, where only one router judges.
+They are checked before a command is proposed and again when it is applied, because an older or hostile router may have
+written the log. All routers must decide alike. Therefore no check uses Unicode tables, which differ between Python
+versions; NFC is checked before proposing, at one router only.
 
-The largest policy: users of 96 MiB in all, and a view (roles, groups, bans, revocations) of 32 MiB. A Raft snapshot and
-the pages of a view stay below what the map may have (docs/adr/0019).
+The largest policy: users of 96 MiB in total, and a view (roles, groups, bans, revocations) of 32 MiB. A Raft snapshot
+and the pages of a view stay below the bounds of the map (docs/adr/0019).
 """
 
 import math
@@ -46,8 +46,8 @@ LIMIT_NAME_BYTES_MAX = 32
 SECRET_BYTES_MAX = 512
 RULES_MAX = 1_024  # of a role
 FILTER_BYTES_MAX = 1_024
-ROLE_BYTES_MAX = 128 * 1024  # of the text of all of its rules: a step with one role fits a page
-BAN_BYTES_MAX = 1_024  # of what is banned: a longer client ID is kept out by its user, its address or its certificate
+ROLE_BYTES_MAX = 128 * 1024  # of all its rules' text: a step with one role fits a page
+BAN_BYTES_MAX = 1_024  # of the banned value: a longer client ID can be banned by user, address or certificate
 REASON_BYTES_MAX = 256
 ISSUER_BYTES_MAX = 1_024
 IDENTIFIER_BYTES_MAX = 64
@@ -60,7 +60,7 @@ SERIAL_DIGITS = frozenset("0123456789abcdef")
 
 
 def out_of_range(command: c.PolicyCommand) -> str:
-    """Return why a command is refused whatever the policy is, "" if it may be carried out."""
+    """Return why a command is refused in any policy, "" if it may be applied."""
     judge = RANGES.get(type(command))
     return judge(command) if judge is not None else "no command about the policy"
 

@@ -1,6 +1,6 @@
-"""The records of the policy together, and the changes that one command makes in them.
+"""All records of the policy, and the changes of one command.
 
-Nothing of the policy changes until the whole command is judged; then the changes are put in place at once.
+The policy changes only after the whole command is validated; then all its changes are applied at once.
 """
 
 from collections import Counter
@@ -26,10 +26,10 @@ __all__ = ["PolicyChanges", "Tables"]
 
 
 class PolicyChanges:
-    """Records that one command changes; None instead of a record: it goes."""
+    """Records that one command changes; None instead of a record removes it."""
 
     def __init__(self, epoch: int, tables: "Tables") -> None:
-        self.epoch = epoch  # of the policy, if the command is carried out
+        self.epoch = epoch  # of the policy after the command
         self.tables = tables
         self.users: dict[str, User | None] = {}
         self.groups: dict[str, UserGroup | None] = {}
@@ -46,11 +46,11 @@ class PolicyChanges:
 
     @property
     def changed(self) -> bool:
-        """True if the policy would be another one."""
+        """Whether the command changes the policy."""
         return bool(self.users or self.groups or self.roles or self.bans or self.revoked or self.tokens)
 
     def lacking(self, roles: Iterable[str], groups: Iterable[str] = ()) -> str:
-        """Return why a record may not refer to roles and groups, "" if all are there."""
+        """Return which referenced role or group is missing, "" if none is."""
         for role in roles:
             if role not in self.tables.roles:
                 return f"no role {role!r}: `stratamq role put` makes it"
@@ -61,7 +61,7 @@ class PolicyChanges:
 
 
 class Tables:
-    """All records, and how many refer to each role and group."""
+    """All records, with the number of references to each role and group."""
 
     def __init__(self) -> None:
         self.users: Table[User] = users_table()
@@ -69,12 +69,12 @@ class Tables:
         self.roles: Table[RoleRecord] = roles_table()
         self.bans: Table[Ban] = bans_table(with_ends=True)
         self.revoked: Table[Revoked] = revoked_table(with_ends=True)
-        self.tokens: Table[Token] = tokens_table()  # of the routers alone: no node lets an operator in by one
+        self.tokens: Table[Token] = tokens_table()  # at the routers only: nodes do not authenticate operators by token
         self.role_uses: Counter[str] = Counter()
         self.group_uses: Counter[str] = Counter()
 
     def has_ended(self, by_utc: float) -> bool:
-        """Return whether a ban, a revocation or a token has ended by a time."""
+        """Return whether a ban, a revocation or a token expired by a time."""
         return any(table.ended(by_utc, 1) for table in (self.bans, self.revoked, self.tokens))
 
     @property
@@ -83,7 +83,7 @@ class Tables:
         return self.groups.octets + self.roles.octets + self.bans.octets + self.revoked.octets
 
     def put(self, changes: PolicyChanges) -> None:
-        """Put the changes of a command in place."""
+        """Apply the changes of a command."""
         for name, user in changes.users.items():
             self._count(self.users.get(name), -1)
             self._count(user, 1)
@@ -98,7 +98,7 @@ class Tables:
         _put(self.tokens, changes.tokens)
 
     def too_large(self, changes: PolicyChanges | None = None) -> str:
-        """Return why the policy has no room for changes, "" if it has; a command that adds no byte always has."""
+        """Return why changes exceed the policy's bounds, "" if they fit; a command that adds no byte always fits."""
         users = view = 0
         if changes is not None:
             users = _growth(self.users, changes.users)
@@ -113,7 +113,7 @@ class Tables:
         return ""
 
     def view_commands(self) -> Iterator[c.SimpleCommand]:
-        """Yield the command that makes each record but the users; a snapshot is judged by their ranges."""
+        """Yield a command for each record except users, to validate the ranges of a snapshot."""
         yield from (c.PutGroup(group.name, group.roles, group.limits) for group in self.groups.records())
         yield from (c.PutRole(role.name, role.rules, role.priority, role.limits) for role in self.roles.records())
         yield from (c.AddBan(ban) for ban in self.bans.records())
@@ -128,10 +128,10 @@ class Tables:
             self.group_uses.update(dict.fromkeys(record.groups, by))
 
     def count_uses(self) -> None:
-        """Count anew who refers to what, after all records were replaced.
+        """Recount the references to roles and groups, after all records were replaced.
 
         Raises:
-            ValueError: A record refers to a role or a group that is not there.
+            ValueError: A record refers to a missing role or group.
         """
         self.role_uses.clear()
         self.group_uses.clear()

@@ -1,8 +1,8 @@
-"""The commands about the policy in the routers' log, as data.
+"""The policy commands of the routers' log.
 
-``access/policy/machine.py`` carries them out; ``access/policy/bounds.py`` has the ranges that are judged before they
-are proposed and again when they are applied. A router reads its log entry as one of these or as one about the map:
-the tags of both differ. There is no clock in the log: a time in a command is its proposer's.
+``access/policy/machine.py`` applies them; ``access/policy/bounds.py`` holds their ranges, checked before proposing and
+again when applying. A log entry holds one of these or a map command: their tags differ. The log has no clock: a time in
+a command is its proposer's.
 """
 
 from typing import TypeAlias
@@ -39,11 +39,11 @@ __all__ = [
 
 
 class _Command(msgspec.Struct):
-    """Root of the commands. The tag is the format: it stays when a class gets another name."""
+    """Root of the commands. The tag is the format: it stays when a class is renamed."""
 
 
 class AddUser(_Command, tag="AddUser"):
-    """A new user."""
+    """Add a user."""
 
     name: str
     record: str = ""
@@ -54,7 +54,7 @@ class AddUser(_Command, tag="AddUser"):
 
 
 class ChangeUser(_Command, tag="ChangeUser"):
-    """Other roles, groups or limits of a user; None leaves them."""
+    """Replace roles, groups or limits of a user; None keeps them."""
 
     name: str
     roles: tuple[str, ...] | None = None
@@ -63,7 +63,7 @@ class ChangeUser(_Command, tag="ChangeUser"):
 
 
 class SetPassword(_Command, tag="SetPassword"):
-    """Other credentials of a user; the former ones are void."""
+    """Replace the credentials of a user; the former ones become invalid."""
 
     name: str
     record: str = ""
@@ -78,13 +78,13 @@ class SetDisabled(_Command, tag="SetDisabled"):
 
 
 class DeleteUser(_Command, tag="DeleteUser"):
-    """Remove a user; a later one of that name is another user."""
+    """Remove a user; a later one of the same name is a different user."""
 
     name: str
 
 
 class PutRole(_Command, tag="PutRole"):
-    """A new role, or other rules and limits for one."""
+    """Create or replace a role."""
 
     name: str
     rules: tuple[RuleRecord, ...] = ()
@@ -93,13 +93,13 @@ class PutRole(_Command, tag="PutRole"):
 
 
 class DeleteRole(_Command, tag="DeleteRole"):
-    """Remove a role that no user and no group has."""
+    """Remove a role without users and groups."""
 
     name: str
 
 
 class PutGroup(_Command, tag="PutGroup"):
-    """A new group, or other roles and limits for one."""
+    """Create or replace a group."""
 
     name: str
     roles: tuple[str, ...] = ()
@@ -107,32 +107,32 @@ class PutGroup(_Command, tag="PutGroup"):
 
 
 class DeleteGroup(_Command, tag="DeleteGroup"):
-    """Remove a group that no user has."""
+    """Remove a group without users."""
 
     name: str
 
 
 class AddBan(_Command, tag="AddBan"):
-    """A new ban, or another end and reason for one."""
+    """Create or replace a ban."""
 
     ban: Ban
 
 
 class DeleteBan(_Command, tag="DeleteBan"):
-    """Take a ban back."""
+    """Remove a ban."""
 
     kind: str
     value: str
 
 
 class Revoke(_Command, tag="Revoke"):
-    """Make a certificate or a token void."""
+    """Revoke a certificate or a token."""
 
     revoked: Revoked
 
 
 class Unrevoke(_Command, tag="Unrevoke"):
-    """Take a revocation back."""
+    """Remove a revocation."""
 
     kind: str
     issuer: str
@@ -140,19 +140,19 @@ class Unrevoke(_Command, tag="Unrevoke"):
 
 
 class AddToken(_Command, tag="AddToken"):
-    """A new token of an operator; one of that name that stands is refused."""
+    """Add a token of an operator; refused if the name exists."""
 
     token: Token
 
 
 class DeleteToken(_Command, tag="DeleteToken"):
-    """Make an operator's token void."""
+    """Remove an operator's token."""
 
     name: str
 
 
 class Prune(_Command, tag="Prune"):
-    """The leader's: remove bans, revocations and tokens that had ended at this time, some of them at a time."""
+    """From the leader: remove bans, revocations and tokens that expired by this time, a bounded number at once."""
 
     now_utc: float
 
@@ -178,7 +178,7 @@ SimpleCommand: TypeAlias = (
 
 
 class PolicyOrder(_Command, tag="PolicyOrder"):
-    """An operator's command with the identifier that the command line gave it: it is carried out once."""
+    """An operator's command with its unique identifier: it is applied once."""
 
     identifier: str
     command: SimpleCommand
@@ -199,13 +199,13 @@ def decode_policy_command(data: Payload) -> PolicyCommand:
     """Return the command of a log entry.
 
     Raises:
-        Unreadable: The data is none.
+        Unreadable: The data is not a command.
     """
     return _decode(data)
 
 
 def is_readable(data: Payload) -> bool:
-    """Return whether every router can read a command: its parts keep to the ranges of their types."""
+    """Return whether every router can decode a command: its fields are in the ranges of their types."""
     try:
         _decode(data)
     except Unreadable:

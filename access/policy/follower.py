@@ -1,8 +1,8 @@
-"""A node's side of the policy stream: it asks a router for the view, applies its steps, and asks another if it lags.
+"""A node's side of the policy stream: requests the view, applies its steps, and changes the router if it lags.
 
-A view or a step of a lower epoch than the node's own changes nothing: rights that were taken would come back. What is
-received is not yet in force: the owner judges its clients by it first, and says so in its heartbeats. Sans-IO.
-Rules: docs/adr/0034, rules 2 and 4.
+A view or a step below the node's epoch is ignored, because it would restore removed rights. Received changes are not
+yet in force: the owner first re-authorizes its clients, then acknowledges them in heartbeats. Sans-IO. Rules:
+docs/adr/0034, rules 2 and 4.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
 
 __all__ = ["PolicyFollower"]
 
-LAG_S = 0.5  # behind the leader's epoch for this long: whoever tells us the policy is cut off from the leader
-ANSWER_S = 2.0  # for what was asked for, of a router that lives
+LAG_S = 0.5  # after this time behind the leader's epoch, the followed router is considered cut off from the leader
+RESPONSE_S = 2.0  # for a response of a live router
 RETRY_S = 0.25
-READS_APART_S = 8.0  # at most between two readings of a whole view, when one contradicts another again and again
-READS_CALM_S = 10.0  # without one: the next may begin soon again
+READS_APART_S = 8.0  # maximum delay between reads of a whole view, while views contradict each other
+CALM_S = 10.0  # without a contradiction: resets the delay
 
 
 class PolicyFollower:
-    """The view of the policy, and where its next step comes from.
+    """The view of the policy, and the router that sends its steps.
 
     Args:
-        send: Sends a control message to a router; False when that is not possible now.
-        on_step: Called behind each step, with the view moved already.
-        on_view: Called with another whole view, which does not say what it takes: all are to be judged anew.
+        send: Sends a control message to a router; False if that is not possible now.
+        on_step: Called after each step, with the updated view.
+        on_view: Called with a new whole view, which does not list removed rights: all clients must be re-authorized.
         count: Counts an event by name.
-        is_believed: Returns whether a router is one of the cluster; another one is not asked.
+        is_believed: Returns whether a router belongs to the cluster; others are not asked.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PolicyFollower:
         is_believed: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.view = PolicyView()
-        self.following = ""  # the router that tells the steps; none while this node is to ask one
+        self.following = ""  # router that sends the steps; "" while none is chosen
         self._send = send
         self._on_step = on_step
         self._on_view = on_view
@@ -51,32 +51,33 @@ class PolicyFollower:
         self._reader = PolicyReader()
         self._routers: list[str] = []
         self._leader = ""
-        self._turn = 0
+        self._next_index = 0
         self._next_try = float("-inf")
         self._answer_by = float("inf")
         self._behind_since = float("inf")
-        self._contradicted: int | None = None  # the view is no state of the log, as the leader said at this epoch of it
+        # leader's epoch at which it reported that the view does not match its log
+        self._contradicted: int | None = None
         self._reads_apart_s = RETRY_S
         self._refused_at = float("-inf")
 
     @property
     def received(self) -> int:
-        """Return the epoch of the view."""
+        """The epoch of the view."""
         return self.view.epoch
 
     # --- links and time
 
     def router_up(self, node: str, now: float) -> None:
-        """A link to a router stands."""
+        """A link to a router is connected."""
         if node not in self._routers:
             self._routers.append(node)
-        if self.following == node:  # over a former connection: the router forgot that
+        if self.following == node:  # over a former connection: the router lost that state
             self._follow_again(now)
         if not self.following:
             self._next_try = now
 
     def router_down(self, node: str, now: float) -> None:
-        """The link to a router is gone: what it sent of a view is worth nothing at another one."""
+        """The link to a router is closed: its pages do not continue at another one."""
         if node in self._routers:
             self._routers.remove(node)
         if self._leader == node:
@@ -85,7 +86,7 @@ class PolicyFollower:
             self._follow_again(now)
 
     def step(self, now: float) -> None:
-        """Read a slice of a view that came, and ask for the policy as far as it is due."""
+        """Read a slice of a received view, and send a due request."""
         if self._reader.is_whole:
             try:
                 self._adopt(self._reader.advance())
@@ -99,10 +100,10 @@ class PolicyFollower:
         router = self._router()
         if router and self._send(router, FollowPolicy(self.view.epoch, digest=self.view.digest)):
             self.following = router
-            self._answer_by = now + ANSWER_S
+            self._answer_by = now + RESPONSE_S
 
     def next_deadline(self) -> float:
-        """Return when ``step`` has something to do."""
+        """Return the time of the next ``step``."""
         if self._reader.is_whole:
             return 0.0
         return self._answer_by if self.following else self._next_try if self._routers else float("inf")
@@ -110,7 +111,7 @@ class PolicyFollower:
     # --- messages
 
     def handle(self, now: float, node: str, message: Control) -> bool:
-        """Take a router's message; False if it is not for this part. What a router says unasked changes nothing."""
+        """Process a router's message; False if it is of another kind. Unrequested messages are ignored."""
         if not isinstance(message, PolicyPaged | PolicyStepped):
             return False
         if node != self.following:
@@ -122,13 +123,13 @@ class PolicyFollower:
         return True
 
     def contradicted(self, now: float, epoch: int) -> None:
-        """Read the whole view: the leader says that this one is no state of its log, which is at this epoch."""
+        """Read the whole view again: the leader reports at this epoch that the view does not match its log."""
         if self._contradicted is None:
             self._contradicted = epoch
             self._refused(now)
 
     def wanted(self, now: float, epoch: int, leader: str) -> None:
-        """Ask the leader itself where it has had a higher epoch for longer than a step takes."""
+        """Switch to the leader if it has had a higher epoch for longer than a step takes."""
         self._leader = leader
         if epoch <= self.view.epoch:
             self._behind_since = float("inf")
@@ -140,7 +141,7 @@ class PolicyFollower:
 
     def _page(self, now: float, page: PolicyPaged) -> None:
         self._answer_by = float("inf")
-        if self._is_no_news(page):  # also an answer that says so without a byte
+        if self._has_no_change(page):  # also a response without data that says so
             self._reader.forget()
             return
         if self._contradicted is not None and page.epoch < self._contradicted:
@@ -155,7 +156,7 @@ class PolicyFollower:
         if view is not None:
             self._adopt(view)
         elif (wanted := self._reader.wanted) is not None and self.following:
-            self._answer_by = now + ANSWER_S
+            self._answer_by = now + RESPONSE_S
             self._send(self.following, FollowPolicy(self.view.epoch, *wanted, digest=self.view.digest))
 
     def _adopt(self, view: PolicyView | None) -> None:
@@ -166,33 +167,33 @@ class PolicyFollower:
             self._behind_since, self._contradicted = float("inf"), None
             self._on_view(view)
 
-    def _is_no_news(self, page: PolicyPaged) -> bool:
+    def _has_no_change(self, page: PolicyPaged) -> bool:
         return page.epoch <= self.view.epoch and (self._contradicted is None or not page.size)
 
     def _stepped(self, now: float, data: bytes) -> None:
         try:
             step = decode_step(data)
-            reads = self._reader.is_reading
-            if reads and not self._reader.keep(step):
+            is_reading = self._reader.is_reading
+            if is_reading and not self._reader.keep(step):
                 raise ValueError("too many steps wait for a view")
             if step.epoch == self.view.epoch + 1:
                 self.view.apply(step)
-            elif step.epoch > self.view.epoch and not reads:
+            elif step.epoch > self.view.epoch and not is_reading:
                 raise ValueError("a step is missing")
             else:
                 return
         except ValueError:
             self._refused(now)
             return
-        if not reads:
+        if not is_reading:
             self._answer_by = float("inf")
         self._behind_since = float("inf")
         self._on_step(step)
 
     def _refused(self, now: float) -> None:
-        """Count what cannot be taken, and ask again in a while: a router that sends such things must cost little."""
+        """Count an invalid message and ask again later: such a router must cause little work."""
         self._count("policy_refused")
-        if now - self._refused_at > READS_CALM_S:
+        if now - self._refused_at > CALM_S:
             self._reads_apart_s = RETRY_S
         self._refused_at = now
         self._follow_again(now + self._reads_apart_s)
@@ -205,9 +206,9 @@ class PolicyFollower:
         self._next_try = at
 
     def _router(self) -> str:
-        """Return the next router in turn, the leader where one of them stayed behind it; "" if none is believed."""
+        """Return the next router in rotation, or the leader if a router lagged; "" if none is believed."""
         routers = [router for router in self._routers if self._is_believed(router)]
-        self._turn += 1
-        if self._leader in routers and self._turn > 1:
+        self._next_index += 1
+        if self._leader in routers and self._next_index > 1:
             return self._leader
-        return routers[self._turn % len(routers)] if routers else ""
+        return routers[self._next_index % len(routers)] if routers else ""

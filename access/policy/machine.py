@@ -1,9 +1,8 @@
-"""The policy's state machine: committed commands in, one step out. The truth about who may log in, and by which rights.
+"""The policy's state machine: applies committed commands and returns steps. The authority on logins and rights.
 
-Deterministic: the same policy and the same command give the same step on every router. A command that does not apply
-changes nothing and says why; one that is out of its ranges is such a one (``access/policy/bounds.py``), and so is one
-whose rule raises. It stands beside the map's machine in the routers' log and shares no state with it; its epoch is
-``policy_epoch``. Source: docs/adr/0019, docs/adr/0034.
+Deterministic: the same policy and command give the same step on every router. An invalid command changes nothing and
+returns the reason; so does one out of range (``access/policy/bounds.py``) or one whose rule raises. It shares the
+routers' log with the map's machine but no state; its epoch is ``policy_epoch``. Source: docs/adr/0019, docs/adr/0034.
 """
 
 import logging
@@ -25,26 +24,26 @@ __all__ = ["ORDERS_MAX", "PolicyMachine", "PolicyOrderOutcome", "PolicyOutcome"]
 
 logger = logging.getLogger(__name__)
 
-ORDERS_MAX = 1_000  # whose outcomes are known: a command line repeats an order for seconds
+ORDERS_MAX = 1_000  # stored outcomes: a command line retries an order for seconds
 
 
 class PolicyOrderOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """Outcome of an operator's order; ``epoch`` is the policy's behind it."""
+    """Outcome of an operator's order; ``epoch`` is the policy's after it."""
 
     refusal: str
     epoch: int
 
 
 class PolicyOutcome(msgspec.Struct, frozen=True):
-    """Effect of a command: the step, or why there is none; neither where nothing differs."""
+    """Effect of a command: the step, or the refusal; neither if nothing changed."""
 
     step: PolicyStep | None = None
     refusal: str = ""
-    order: PolicyOrderOutcome | None = None  # of an order: how it ended when it came first
+    order: PolicyOrderOutcome | None = None  # first outcome of a repeated order
 
 
 class _State(msgspec.Struct, array_like=True):
-    """The snapshot: each record as its table keeps it."""
+    """The snapshot: each record in its table's encoding."""
 
     epoch: int
     users: list[msgspec.Raw]
@@ -53,7 +52,7 @@ class _State(msgspec.Struct, array_like=True):
     bans: list[msgspec.Raw]
     revoked: list[msgspec.Raw]
     orders: dict[str, PolicyOrderOutcome]
-    tokens: list[msgspec.Raw] = []  # the snapshots of before had none
+    tokens: list[msgspec.Raw] = []  # older snapshots have none
     digest: Digest = b""
 
 
@@ -88,7 +87,7 @@ class PolicyMachine:
 
     Attributes:
         epoch: Raised by one with each step.
-        digest: Stands for all steps so far.
+        digest: Hash over all steps so far.
     """
 
     def __init__(self) -> None:
@@ -98,11 +97,11 @@ class PolicyMachine:
 
     @property
     def tables(self) -> Tables:
-        """Return the records, to read."""
+        """The records, read-only."""
         return self._tables
 
     def user(self, name: str) -> User | None:
-        """Return a user, None if there is none; the answer to a node is of ``epoch``."""
+        """Return a user, None if there is none, as of ``epoch``."""
         return self._tables.users.get(name)
 
     def snapshot(self) -> bytes:
@@ -123,13 +122,13 @@ class PolicyMachine:
 
     @property
     def is_new(self) -> bool:
-        """Whether no command has left anything."""
+        """Whether no command has had an effect."""
         return not self.epoch and not self._orders
 
     def capture(self) -> list[bytes | list[bytes]]:
-        """Return the parts of ``snapshot``, to be joined by whoever has the time; the lists are of encoded records.
+        """Return the parts of ``snapshot``, to be joined elsewhere; the lists hold encoded records.
 
-        Only references are copied, so that the machine may go on.
+        Only references are copied, so the machine can continue.
         """
         tables = self._tables
         parts: list[bytes | list[bytes]] = [ARRAY_OF_9, msgspec.msgpack.encode(self.epoch)]
@@ -144,18 +143,18 @@ class PolicyMachine:
         """Replace the whole state.
 
         Raises:
-            Unreadable: The data is no snapshot that commands can have made; nothing changed.
+            Unreadable: Commands cannot have produced this snapshot; nothing changed.
         """
         self.epoch, self.digest, self._tables, self._orders = _strictly_read(data)
 
     def clear(self) -> None:
-        """Be as new: the snapshot of the log has no policy."""
+        """Reset to empty: the log's snapshot has no policy."""
         self.epoch, self.digest, self._tables, self._orders = 0, b"", Tables(), {}
 
     def apply(self, command: PolicyCommand) -> PolicyOutcome:
-        """Carry out one committed command; one that cannot be carried out is refused, and changes nothing.
+        """Apply one committed command; an invalid one is refused and changes nothing.
 
-        Never raises: it is committed, so every router meets it, again at each start.
+        Never raises: every router would meet a committed command again at each start.
         """
         if not isinstance(command, PolicyOrder):
             return self._carry_out(command)
@@ -170,13 +169,13 @@ class PolicyMachine:
         return msgspec.structs.replace(outcome, order=first)
 
     def suppose(self, command: PolicyCommand) -> PolicyOutcome:
-        """Return what a command would do now, without doing it; never raises."""
+        """Return the outcome that a command would have now, without applying it; never raises."""
         if not isinstance(command, PolicyOrder):
             return self._judged(command)[0]
         return self._known(command) or self._judged(command.command)[0]
 
     def _known(self, command: PolicyOrder) -> PolicyOutcome | None:
-        """Return the outcome of an order that came before, or of one that no order can be."""
+        """Return the outcome of a repeated order, or the refusal of an invalid one."""
         first = self._orders.get(command.identifier)
         if first is not None:
             return PolicyOutcome(refusal=first.refusal, order=first)
@@ -199,12 +198,12 @@ class PolicyMachine:
         return outcome
 
     def _judged(self, command: SimpleCommand) -> tuple[PolicyOutcome, PolicyChanges | None]:
-        """Return a command's outcome and its changes, all of it made and nothing of it done."""
+        """Return a command's outcome and its changes, without applying them."""
         try:
             return self._judge(command)
         except MemoryError:
-            raise  # of this router alone: the others carried it out
-        except Exception as error:  # the same at every router, for it comes of the command and the policy
+            raise  # of this router only: the others applied the command
+        except Exception as error:  # the same at every router, because command and policy determine it
             say(logger, "policy.command_failed", command=type(command).__name__, exc_info=True)
             return PolicyOutcome(refusal=_cannot(command, error)), None
 

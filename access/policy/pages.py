@@ -1,10 +1,9 @@
-"""A whole view in pages: cut by a router, asked for one after the other, put together by a node.
+"""A whole view in pages: cut by a router, requested one by one, joined by a node.
 
-As with the map (``wire/messages/map_pages.py``): a page is bytes of the encoded view at one policy_epoch; one at
-offset 0 begins anew, one that does not continue what is there is left out, and steps that come meanwhile wait for the
-last page. Unlike the map, the encodings of two routers may differ, so a page is only asked of the router that sent
-the first; the checksum finds a mixture. A view of a lower epoch than the node has is refused: rights that were taken
-would come back.
+As with the map (``wire/messages/map_pages.py``), a page holds bytes of the encoded view at one policy_epoch. A page at
+offset 0 restarts the transfer, one that does not continue it is ignored, and steps are queued until the last page.
+Unlike the map, two routers may encode a view differently, so all pages come from one router; the checksum detects a
+mixture. A view below the node's epoch is refused, because it would restore removed rights.
 """
 
 from zlib import crc32
@@ -17,10 +16,10 @@ from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["STEPS_MAX", "VIEW_PAGES_BYTES_MAX", "PolicyPage", "PolicyPages", "PolicyReader"]
 
-VIEW_PAGES_BYTES_MAX = 64 * 1024 * 1024  # access/policy/bounds.py keeps every view below it
-ENCODED_MAX = 4  # epochs of which some node may still be reading pages
-AT_ONCE_BYTES = 64 * 1024  # a view that is read in the turn of its last page
-STEPS_MAX = 256  # that wait for the last page; with more, reading begins anew
+VIEW_PAGES_BYTES_MAX = 64 * 1024 * 1024  # access/policy/bounds.py bounds every view below it
+ENCODED_MAX = 4  # epochs whose pages nodes may still be reading
+AT_ONCE_BYTES = 64 * 1024  # a smaller view is decoded in the iteration of its last page
+STEPS_MAX = 256  # queued until the last page; beyond it, reading restarts
 
 
 class PolicyPage(msgspec.Struct, frozen=True):
@@ -34,28 +33,28 @@ class PolicyPage(msgspec.Struct, frozen=True):
 
 
 class PolicyPages:
-    """A router's side: the encodings from which pages are cut."""
+    """A router's side: cuts pages from encoded views."""
 
     def __init__(self, page_bytes: int = MAP_PAGE_BYTES) -> None:
         self._page_bytes = page_bytes
-        self._encoded: dict[int, tuple[bytes, int]] = {}  # epoch -> bytes, checksum; the least recently used first
+        self._encoded: dict[int, tuple[bytes, int]] = {}  # epoch -> bytes, checksum; least recently used first
 
     def clear(self) -> None:
-        """Forget all: another policy took the place of the one before."""
+        """Remove all: the policy was replaced."""
         self._encoded.clear()
 
     def has(self, epoch: int) -> bool:
-        """Return whether the view of an epoch is encoded already."""
+        """Return whether the view of an epoch is encoded."""
         return epoch in self._encoded
 
     def put(self, epoch: int, data: bytes) -> None:
-        """Keep the encoding of an epoch; of too many, the one goes that was used longest ago."""
+        """Store the encoding of an epoch; evict the least recently used one if there are too many."""
         self._encoded[epoch] = data, crc32(data)
         while len(self._encoded) > ENCODED_MAX:
             del self._encoded[next(iter(self._encoded))]
 
     def page(self, epoch: int, offset: int) -> PolicyPage | None:
-        """Return a page, None if there is none of that epoch and offset: the node begins with the newest."""
+        """Return a page, None if the epoch or offset is unknown: the node then starts with the newest."""
         known = self._encoded.get(epoch)
         if known is None or not 0 <= offset < len(known[0]):
             return None
@@ -64,32 +63,32 @@ class PolicyPages:
 
 
 class PolicyReader:
-    """A node's side: the pages that came so far, and the steps behind them."""
+    """A node's side: the received pages, and the steps after them."""
 
     def __init__(self) -> None:
-        self._of: tuple[int, int, int] | None = None  # epoch, size, checksum of the view that is being read
+        self._of: tuple[int, int, int] | None = None  # epoch, size, checksum of the view in transfer
         self._data = bytearray()
-        self._checksum = 0  # of what came so far
-        self._reading: ViewReading | None = None  # all pages are there
+        self._checksum = 0  # of the received bytes
+        self._reading: ViewReading | None = None  # set when all pages were received
         self._steps: list[PolicyStep] = []
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """Return epoch and offset of the next page, None if nothing is being read, or all pages are there."""
+        """Epoch and offset of the next page, None if no page is needed."""
         return None if self._of is None or self._reading is not None else (self._of[0], len(self._data))
 
     @property
     def is_reading(self) -> bool:
-        """Whether steps have to wait for a view."""
+        """Whether steps must wait for a view."""
         return self._of is not None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all pages are there, and ``advance`` has something to do."""
+        """Whether all pages were received, so that ``advance`` can continue."""
         return self._reading is not None
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Restart."""
         self._of = None
         self._data = bytearray()
         self._checksum = 0
@@ -97,14 +96,15 @@ class PolicyReader:
         self._steps = []
 
     def take(self, page: PolicyPage, epoch: int) -> PolicyView | None:
-        """Take a page; return the view, if this was the last page and one slice makes it (see ``advance``).
+        """Add a page; return the view if this was the last page and one slice decodes it (see ``advance``).
 
-        A page of another view, or one that was taken before, changes nothing.
+        A page of another view, or a repeated one, is ignored.
 
         Args:
             epoch: The node's own.
+
         Raises:
-            ValueError: Pages are missing, make no view, or make an older one; what was read is forgotten.
+            ValueError: Pages are missing, or form an invalid or older view; the transfer is reset.
         """
         of = page.epoch, page.size, page.checksum
         if page.offset == 0:
@@ -130,10 +130,10 @@ class PolicyReader:
         return self.advance() if page.size <= AT_ONCE_BYTES else None
 
     def advance(self) -> PolicyView | None:
-        """Read one slice of a view whose pages are all there; return it, with the steps that came, once it is read.
+        """Decode one slice of a completely received view; return it with the queued steps when it is finished.
 
         Raises:
-            ValueError: It is none, or another one; it is forgotten.
+            ValueError: The view is invalid or another one; the transfer is reset.
         """
         reading, of, steps = self._reading, self._of, self._steps
         if reading is None or of is None:
@@ -154,6 +154,6 @@ class PolicyReader:
         return view
 
     def keep(self, step: PolicyStep) -> bool:
-        """Keep a step until the view before it is whole; False if too many wait."""
+        """Queue a step until the view before it is complete; False if the queue is full."""
         self._steps.append(step)
         return len(self._steps) <= STEPS_MAX

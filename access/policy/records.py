@@ -1,10 +1,10 @@
 """The records of the policy: users, groups, roles, bans, revoked certificates and tokens, and operators' tokens.
 
-Every string and list has its length here, checked when a record is decoded, and again by ``access/policy/bounds.py``
-before a command makes one. ``version`` is the policy_epoch at which a user was changed last: a cached check of a
-password of another one is void. ``since`` is the epoch of its last ``disable`` or other password, 0 for none: who was
-let in under another one is ended. ``made`` is the epoch at which a user was added: a name that was deleted and added
-again is another user, who does not own the sessions of the first.
+Every string and list has a bound, checked when a record is decoded, and by ``access/policy/bounds.py`` before a command
+creates one. ``version`` is the policy_epoch of a user's last change; a cached password check of another version is
+invalid. ``since`` is the epoch of the user's last ``disable`` or password change, 0 for none; connections admitted
+under another value are closed. ``made`` is the epoch at which the user was added. A deleted and re-added name is a
+different user, without the sessions of the first.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -54,7 +54,7 @@ class User(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class UserEntitlements(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Roles, groups and limits of a user: a step tells them to the nodes whose clients are of that user."""
+    """Roles, groups and limits of a user, sent in a step to nodes with clients of that user."""
 
     made: Epoch
     roles: Names = ()
@@ -63,7 +63,7 @@ class UserEntitlements(Struct, frozen=True, array_like=True, omit_defaults=True)
 
 
 class UserGroup(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Roles and limits that users have together."""
+    """Roles and limits shared by its users."""
 
     name: Name
     roles: Names = ()
@@ -71,7 +71,7 @@ class UserGroup(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class RuleRecord(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One rule as it was given; the room of the rules reads ``filter``, which may have placeholders."""
+    """One rule as it was given; ``access.rules`` parses ``filter``, which may have placeholders."""
 
     allow: bool
     actions: Annotated[int, Meta(ge=1, le=63)]
@@ -82,7 +82,7 @@ class RuleRecord(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class RoleRecord(Struct, frozen=True, array_like=True):
-    """Rules and limits under a name. Of all roles that a client has, those of a higher priority decide first."""
+    """Named rules and limits. Among a client's roles, those with a higher priority decide first."""
 
     name: Name
     rules: Annotated[tuple[RuleRecord, ...], Meta(max_length=1_024)] = ()
@@ -91,22 +91,24 @@ class RoleRecord(Struct, frozen=True, array_like=True):
 
 
 class Revoked(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A certificate (issuer and serial number in hexadecimal) or a token (its ``jti``) that is void before its time."""
+    """A certificate (issuer and serial number in hexadecimal) or a token (its ``jti``) that is revoked before its
+    expiry.
+    """
 
     kind: Literal["serial", "token"]
     value: Annotated[str, Meta(min_length=1, max_length=256)]
     issuer: Annotated[str, Meta(max_length=1_024)] = ""
-    until_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # when it ends by itself; 0: not known
+    until_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # its own expiry; 0: not known
     reason: Annotated[str, Meta(max_length=256)] = ""
 
 
 class Token(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """An operator's token for the HTTP service. Only the SHA-256 of its 256 random bits is kept, in hexadecimal."""
+    """An operator's token for the HTTP service. Only the SHA-256 of its 256 random bits is stored, in hexadecimal."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     role: Literal["viewer", "operator", "admin"]
     digest: Annotated[str, Meta(max_length=64)]
-    until_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # when it ends by itself; 0: not by itself
+    until_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # its expiry; 0: none
     made_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
 
@@ -116,5 +118,5 @@ def ban_key(kind: str, value: str) -> str:
 
 
 def revoked_key(kind: str, issuer: str, value: str) -> str:
-    """Return the key of a revocation in the policy; no two of them have one."""
+    """Return the unique key of a revocation in the policy."""
     return f"{kind} {len(value)} {value} {issuer}"

@@ -1,7 +1,7 @@
-"""The rules of the cluster's roles, in the form that decides.
+"""Compiles the rules of the cluster's roles.
 
-The policy keeps a rule as it was given, with few types; the room of the rules compiles it. A role that commands can
-make is always one that can be compiled: ``role_fault`` judges it before.
+The policy stores a rule as it was given; ``access.rules`` compiles it. ``role_fault`` ensures that every role a command
+can create can be compiled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ SHARE = int(Action.SHARE)
 
 
 def tiers_of(roles: Iterable[RoleRecord]) -> tuple[Tier, ...]:
-    """Return the tiers of some roles together, the highest priority first; roles of one priority decide together.
+    """Return the combined tiers of roles, highest priority first; roles of equal priority share a tier.
 
     Raises:
-        ValueError: A rule is none: the policy never holds one.
+        ValueError: A rule is invalid; the policy never holds one.
     """
     by_priority: dict[int, list[rules.AccessRule]] = {}
     for role in roles:
@@ -28,7 +28,7 @@ def tiers_of(roles: Iterable[RoleRecord]) -> tuple[Tier, ...]:
 
 
 def role_fault(given: Sequence[RuleRecord]) -> str:
-    """Return why the rules of a role cannot be carried out, "" if they can; the text quotes nothing of them."""
+    """Return why the rules of a role cannot be compiled, "" if they can; the text quotes none of them."""
     for number, rule in enumerate(given):
         try:
             _compiled(rule)

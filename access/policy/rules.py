@@ -1,7 +1,7 @@
-"""The rule of each command: which records it changes, what it takes away, or why it is refused.
+"""The rule of each command: which records it changes, which rights it removes, or why it is refused.
 
-A rule reads the policy as it is and writes into ``PolicyChanges``; the machine puts those in place when the whole
-command is judged, so a refused command leaves no trace. Source: docs/adr/0034.
+A rule reads the policy and writes into ``PolicyChanges``; the machine applies those after the whole command is
+validated, so a refused command has no effect. Source: docs/adr/0034.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def _user(changes: PolicyChanges, name: str) -> User | str:
 
 
 def _set_user(changes: PolicyChanges, before: User, *, ends: bool = False, **fields: Any) -> User | None:
-    """Set fields of a user and return it, None without a difference; ``ends``: connections of before do not stay."""
+    """Set fields of a user and return it, None if nothing changed; ``ends``: its existing connections are closed."""
     if all(getattr(before, name) == value for name, value in fields.items()):
         return None
     since = changes.epoch if ends else before.since
@@ -104,7 +104,7 @@ def _delete_role(changes: PolicyChanges, command: c.DeleteRole) -> str:
     if command.name not in changes.tables.roles:
         return f"no role {command.name!r}"
     uses = changes.tables.role_uses[command.name]
-    if uses:  # a later role of that name would give its rights to those who still have it
+    if uses:  # a later role of that name would give its rights to these users
         return f"role {command.name!r} belongs to {uses} users and groups: take it from them first"
     changes.roles[command.name] = None
     changes.takes_roles.append(command.name)

@@ -1,8 +1,8 @@
-"""One step of the policy: the records that changed, and which of them took something away.
+"""One step of the policy: the changed records, and those that lost a right.
 
-``users`` names users only: nodes do not hold them, and let go of one that they had asked for. ``takes`` names what a
-node must judge again before it acknowledges the step; a step that only gives takes nothing, and nobody waits for it. A
-user whose roles, groups or limits changed comes with them, so that its clients are judged by them and stay.
+``users`` holds names only: nodes do not store users, and discard the ones that they requested. ``takes`` names the
+records that a node must re-authorize before it acknowledges the step; no verb waits for a step that only adds rights. A
+user with changed roles, groups or limits is sent with them, so its clients are re-authorized and stay.
 """
 
 from typing import Annotated
@@ -17,17 +17,17 @@ from wire.messages.ranges import Digest
 
 __all__ = ["RECORDS_MAX", "PolicyStep", "StepOutcome", "decode_step", "digest_behind", "encode_step"]
 
-RECORDS_MAX = 64  # of a step: ``Prune`` removes as many at a time, so a step fits a page
+RECORDS_MAX = 64  # of a step: ``Prune`` removes at most as many at once, so a step fits a page
 
 Key = Annotated[str, Meta(max_length=2_048)]
 
 
 class StepOutcome(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Names of what lost a right, or may have: a role may hold a deny, so each change of an existing one counts.
+    """Names of records that may have lost a right; a role may hold a deny, so each change of an existing one counts.
 
     Attributes:
-        users: Nobody who was let in as one of them stays: deleted, disabled, or with another password.
-        changed: Users with other roles, groups or limits.
+        users: Deleted, disabled, or with a new password: their connections are closed.
+        changed: Users with changed roles, groups or limits.
     """
 
     users: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
@@ -42,7 +42,7 @@ class StepOutcome(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 
 
 class PolicyStep(msgspec.Struct, frozen=True, array_like=True):
-    """The next policy_epoch; None instead of a record says that it is gone."""
+    """The next policy_epoch; None instead of a record removes it."""
 
     epoch: Epoch
     users: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
@@ -51,13 +51,13 @@ class PolicyStep(msgspec.Struct, frozen=True, array_like=True):
     bans: Annotated[dict[Key, Ban | None], Meta(max_length=RECORDS_MAX)] = {}
     revoked: Annotated[dict[Key, Revoked | None], Meta(max_length=RECORDS_MAX)] = {}
     takes: StepOutcome = StepOutcome()
-    before: Digest = b""  # of the policy that it changes (``wire/messages/digests.py``)
+    before: Digest = b""  # of the policy before the step (``wire/messages/digests.py``)
 
 
 _decoder = msgspec.msgpack.Decoder(PolicyStep)
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
-# Returns the step. Raises Unreadable: the payload is none, or a value is out of its range.
+# Returns the step. Raises Unreadable: the payload is invalid, or a value is out of its range.
 decode_step = strictly(_decoder.decode, "policy step")
 
 
@@ -67,5 +67,5 @@ def encode_step(step: PolicyStep) -> bytes:
 
 
 def digest_behind(step: PolicyStep) -> bytes:
-    """Return the digest of the policy behind a step."""
+    """Return the digest of the policy after a step."""
     return digest_of(_encoder.encode(step))

@@ -1,7 +1,8 @@
-"""The tables of the policy, kept encoded: 200 000 users cost a router their bytes, and its garbage collector nothing.
+"""The tables of the policy, stored encoded: 200 000 users cost a router only their bytes, without garbage-collector
+load.
 
-A table knows the sum of its bytes, so the bounds of the whole policy are judged without a walk over it. One whose
-records end by themselves keeps their ends in order, so that what has ended is found without one either.
+A table tracks the sum of its bytes, so the policy's bounds are checked without a scan. A table of expiring records
+keeps them ordered by expiry, so expired ones are found without a scan.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -30,10 +31,10 @@ class Table(Generic[R]):
     ) -> None:
         self._decode = decode
         self._key_of = key_of
-        self._end_of = end_of  # seconds since the epoch, 0: not by itself
+        self._end_of = end_of  # seconds since the epoch, 0: no expiry
         self._encoded: dict[str, bytes] = {}
-        self._sorted: list[str] | None = None  # keys in order, once somebody has asked for them
-        self._ends: list[tuple[float, str]] = []  # of records that end by themselves, negative: the next one is last
+        self._sorted: list[str] | None = None  # sorted keys, created on first use
+        self._ends: list[tuple[float, str]] = []  # expiries, negated: the next one is last
         self.octets = 0
 
     def __len__(self) -> int:
@@ -48,22 +49,22 @@ class Table(Generic[R]):
         return None if data is None else self._decode(data)
 
     def records(self) -> Iterator[R]:
-        """Yield all records, decoded one after the other."""
+        """Yield all records, decoded one by one."""
         return map(self._decode, self._encoded.values())
 
     def names(self, after: str, count: int) -> list[str]:
-        """Return up to ``count`` keys behind one, in order."""
+        """Return up to ``count`` keys after one, in order."""
         if self._sorted is None:
             self._sorted = sorted(self._encoded)
         at = bisect_right(self._sorted, after)
         return self._sorted[at : at + count]
 
     def ended(self, by_utc: float, count: int) -> list[str]:
-        """Return keys of up to ``count`` records that have ended by a time, those first that ended first."""
+        """Return keys of up to ``count`` records that expired by a time, earliest first."""
         return [key for end, key in self._ends[: -count - 1 : -1] if -end <= by_utc]
 
     def put(self, record: R) -> None:
-        """Add a record, or replace the one of its key."""
+        """Add or replace a record."""
         key = self._key_of(record)
         if self._sorted is not None and key not in self._encoded:
             insort(self._sorted, key)
@@ -78,12 +79,12 @@ class Table(Generic[R]):
         self.octets += len(data) + len(key.encode())
 
     def remove(self, key: str) -> None:
-        """Remove a record; one that is not there is passed by."""
+        """Remove a record; a missing one is ignored."""
         if self._drop(key) and self._sorted is not None:
             del self._sorted[bisect_left(self._sorted, key)]
 
     def _drop(self, key: str) -> bool:
-        """Let go of the record of a key; return whether there was one."""
+        """Remove the record of a key; return whether there was one."""
         data = self._encoded.pop(key, None)
         if data is None:
             return False
@@ -93,23 +94,23 @@ class Table(Generic[R]):
         return True
 
     def octets_of(self, key: str) -> int:
-        """Return the bytes that the record of a key takes, 0 if there is none."""
+        """Return the size of a key's record in bytes, 0 if there is none."""
         data = self._encoded.get(key)
         return 0 if data is None else len(data) + len(key.encode())
 
     def encoded(self) -> list[bytes]:
-        """Return the records as they are kept; the list is the caller's."""
+        """Return the encoded records in a new list."""
         return list(self._encoded.values())
 
     def raw(self) -> list[msgspec.Raw]:
-        """Return the records as they are encoded, for a snapshot or for pages."""
+        """Return the encoded records for a snapshot or for pages."""
         return [msgspec.Raw(data) for data in self._encoded.values()]
 
     def add(self, raw: msgspec.Raw) -> R:
         """Add one record of a snapshot, and return it.
 
         Raises:
-            ValueError: It is none, or its key has a record (msgspec.ValidationError is one).
+            ValueError: It is invalid, or its key exists (msgspec.ValidationError is a subclass).
         """
         record = self._decode(raw)
         if self._key_of(record) in self._encoded:
@@ -121,13 +122,13 @@ class Table(Generic[R]):
         """Replace all records by those of a snapshot.
 
         Raises:
-            ValueError: A record is none, or two have one key (msgspec.ValidationError is one).
+            ValueError: A record is invalid, or a key repeats (msgspec.ValidationError is a subclass).
         """
         self._encoded.clear()
         self._sorted = None
         self._ends.clear()
         self.octets = 0
-        end_of, self._end_of = self._end_of, None  # not each at its place: all of them in order at the end
+        end_of, self._end_of = self._end_of, None  # sort once at the end instead of inserting each
         try:
             read = [self.add(raw) for raw in records]
         finally:
@@ -163,7 +164,7 @@ def bans_table(*, with_ends: bool = False) -> Table[Ban]:
     """Return an empty table of bans.
 
     Args:
-        with_ends: It is asked what has ended.
+        with_ends: Track expiries.
     """
     return Table(msgspec.msgpack.Decoder(Ban).decode, _ban_key, _end_of if with_ends else None)
 
@@ -174,7 +175,7 @@ def revoked_table(*, with_ends: bool = False) -> Table[Revoked]:
 
 
 def tokens_table() -> Table[Token]:
-    """Return an empty table of operators' tokens; it knows their ends."""
+    """Return an empty table of operators' tokens, with expiries."""
     return Table(msgspec.msgpack.Decoder(Token).decode, lambda token: token.name, _end_of)
 
 

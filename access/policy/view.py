@@ -1,7 +1,7 @@
-"""A node's view of the policy: roles, groups, bans and revocations, and which step comes next.
+"""A node's view of the policy: roles, groups, bans and revocations, and the epoch of the next step.
 
-Users are not in it: a node asks a router for one by name, and takes an answer only if its epoch is not below the view's
-(docs/adr/0034). A whole view that comes in pages says nothing of what changed, so the node judges everybody anew.
+Users are not part of it: a node requests one by name from a router, and accepts an answer only if its epoch is not
+below the view's (docs/adr/0034). A whole view in pages does not list changes, so the node re-authorizes all clients.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from wire.messages.ranges import Digest
 
 __all__ = ["PolicyView", "ViewReading", "encode_view", "limits_of", "roles_of"]
 
-SLICE = 1_500  # records of one turn: some 2 ms
+SLICE = 1_500  # records of one iteration: about 2 ms
 RULE_COST = 2  # of a rule, in records
 
 
@@ -35,7 +35,7 @@ class _Encoded(msgspec.Struct, array_like=True):
 
 
 class PolicyView:
-    """The part of the policy that every node knows, at one epoch; epoch 0 is a policy without a record."""
+    """The part of the policy that every node stores, at one epoch; epoch 0 is an empty policy."""
 
     def __init__(self) -> None:
         self.epoch, self.digest = 0, b""
@@ -44,19 +44,19 @@ class PolicyView:
         self._roles: Table[RoleRecord] = roles_table()
         self._revoked: Table[Revoked] = revoked_table()
         self._sharing: set[str] = set()  # roles with rules about groups of subscribers
-        self.role_limits: dict[str, Limits] = {}  # of the roles that have some
+        self.role_limits: dict[str, Limits] = {}  # of the roles with limits
 
     def role(self, name: str) -> RoleRecord | None:
-        """Return a role, None if there is none: it gives no right."""
+        """Return a role, None if there is none: it grants nothing."""
         return self._roles.get(name)
 
     def tiers(self, roles: Iterable[str]) -> tuple[Tier, ...]:
-        """Return the rules of some roles together, the highest priority first; a role that is not there has none."""
+        """Return the combined rules of roles, highest priority first; a missing role has none."""
         return tiers_of(role for name in roles if (role := self._roles.get(name)) is not None)
 
     @property
     def groups_named(self) -> bool:
-        """Whether any role names groups of subscribers: then no client joins one without the right."""
+        """Whether any role names groups of subscribers: then joining one needs the right."""
         return bool(self._sharing)
 
     def group(self, name: str) -> UserGroup | None:
@@ -64,15 +64,14 @@ class PolicyView:
         return self._groups.get(name)
 
     def is_revoked(self, kind: str, issuer: str, value: str) -> bool:
-        """Return whether a certificate or a token is void; the end of a revocation is the log's business."""
+        """Return whether a certificate or a token is revoked; the log handles expiries of revocations."""
         return revoked_key(kind, issuer, value) in self._revoked
 
     def apply(self, step: PolicyStep) -> None:
         """Move to the step's epoch.
 
         Raises:
-            ValueError: The step does not follow this epoch or this state, or has a ban or role that is none; nothing
-                changed.
+            ValueError: The step does not follow this epoch or state, or has an invalid ban or role; nothing changed.
         """
         if step.epoch != self.epoch + 1:
             raise ValueError(f"a step to policy epoch {step.epoch} does not follow epoch {self.epoch}")
@@ -101,7 +100,7 @@ class PolicyView:
         self.epoch, self.digest = step.epoch, digest_behind(step)
 
     def _note(self, name: str, role: RoleRecord | None) -> None:
-        """Keep at hand what is asked of all roles together."""
+        """Update the data that is derived from all roles."""
         self.role_limits.pop(name, None)
         self._sharing.discard(name)
         if role is not None and role.limits:
@@ -110,7 +109,7 @@ class PolicyView:
             self._sharing.add(name)
 
     def _add(self, kind: str, raw: msgspec.Raw) -> int:
-        """Add a record of a snapshot; return what it cost, in records."""
+        """Add a record of a snapshot; return its cost in records."""
         match kind:
             case "roles":
                 role = self._roles.add(raw)
@@ -125,17 +124,17 @@ class PolicyView:
 
 
 class ViewReading:
-    """A whole view that is put together in slices: its records are too many for one turn of a node.
+    """A whole view that is decoded in slices: its records are too many for one iteration of a node.
 
     Attributes:
-        view: Of no use before ``advance`` has returned True.
+        view: Valid only after ``advance`` has returned True.
     """
 
     def __init__(self, data: Payload) -> None:
-        """Begin with an encoded view.
+        """Start with an encoded view.
 
         Raises:
-            Unreadable: It is none.
+            Unreadable: It is invalid.
         """
         encoded = _decode(data)
         self.view = PolicyView()
@@ -144,12 +143,13 @@ class ViewReading:
         self._rest = [(kind, getattr(encoded, kind), 0) for kind in ("revoked", "bans", "roles", "groups")]
 
     def advance(self, cost_max: int = SLICE) -> bool:
-        """Read on; return whether the view is whole.
+        """Decode a slice; return whether the view is complete.
 
         Args:
-            cost_max: Records, a rule of a role counting RULE_COST; one role more is read at most.
+            cost_max: In records, a rule of a role counting RULE_COST; may be exceeded by one role.
+
         Raises:
-            Unreadable: A record is out of its range, or two have one key.
+            Unreadable: A record is out of its range, or a key repeats.
         """
         while self._rest and cost_max > 0:
             kind, records, at = self._rest.pop()
@@ -168,12 +168,12 @@ class ViewReading:
                 return self.view._add(kind, raw)
             self.view.bans.put(self._bans.add(raw))
             return 1
-        except Exception as error:  # whatever raises is in the record
+        except Exception as error:  # any exception is caused by the record
             raise Unreadable(f"unreadable policy view: {plain_text(str(error) or type(error).__name__)}") from None
 
 
 def roles_of(user: User | UserEntitlements, view: PolicyView) -> tuple[str, ...]:
-    """Return the roles of a user, those of its groups behind its own."""
+    """Return the roles of a user, its own before those of its groups."""
     groups = [group for name in user.groups if (group := view.group(name)) is not None]
     return tuple(dict.fromkeys((*user.roles, *(role for group in groups for role in group.roles))))
 
@@ -185,10 +185,10 @@ def limits_of(user: User | UserEntitlements, view: PolicyView) -> Mapping[str, i
 
 
 def _check(name: str, role: RoleRecord) -> None:
-    """Refuse a role whose rules nobody can judge by: found at a login, it would end the node.
+    """Refuse a role whose rules cannot be compiled: found at a login, it would stop the node.
 
     Raises:
-        ValueError: It is one.
+        ValueError: The role is invalid.
     """
     if role.name != name:
         raise ValueError("a role under another's name")
@@ -196,7 +196,7 @@ def _check(name: str, role: RoleRecord) -> None:
 
 
 def encode_view(epoch: int, tables: Tables, digest: bytes) -> bytes:
-    """Return what every node holds of a policy at an epoch."""
+    """Return the encoded view of a policy at an epoch."""
     encoded = _Encoded(epoch, tables.groups.raw(), tables.roles.raw(), tables.bans.raw(), tables.revoked.raw(), digest)
     return msgspec.msgpack.encode(encoded)
 

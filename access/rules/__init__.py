@@ -1,12 +1,12 @@
-"""Rules: decide which topics a client may publish, subscribe and receive.
+"""Rules: authorize publishing, subscribing and receiving by topic.
 
-Owns: Tiers of rules, their compiled form, classes of equal rights, and the formats that rules are written in.
+Owns: Tiers of rules, their compiled form, classes of equal rights, and the formats of rules.
 
-Doors: ``rules.Policy`` decides; ``rights`` keeps decisions for the loop of an edge; ``acl_file``, ``role_table`` and
-``claims`` read rules.
+Entry points: ``rules.CompiledRules`` decides; ``rights`` caches decisions for an edge's loop; ``acl_file``,
+``role_table`` and ``claims`` parse rules.
 
-Always holds: A deny wins within a tier, the first tier that decides decides, and no match is a deny. The name of a user
-or client never widens a rule: a placeholder is one literal level. A file with a mistake gives no rule at all.
+Invariant: A deny wins within a tier, the first matching tier decides, and no match is a deny. A user or client name
+never widens a rule: a placeholder is one literal level. A file with a mistake gives no rule at all.
 
-May import: files of this room, mqtt and conf.
+May import: files of this package, mqtt and conf.
 """

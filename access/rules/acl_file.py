@@ -1,14 +1,14 @@
-"""Mosquitto's acl_file: what its lines say, as tiers that decide as Mosquitto 2.0 does.
+"""Mosquitto's acl_file: parses its lines into tiers with the decisions of Mosquitto 2.0.
 
 The first tier is the section of the user, or for an anonymous client the lines before the first ``user``; the second is
-the patterns of all clients. A deny of a section wins in it; an allow of a section is never undone by a pattern. The
-second tier is closed to a client whose user name or client ID has a wildcard. Mosquitto grants each SUBSCRIBE and
-filters what is read, so a listener with this file delivers as with ``on_overlap = "filter"``.
+the patterns of all clients. A deny of a section wins in it; a pattern never undoes an allow of a section. The second
+tier does not apply to a client whose user name or client ID has a wildcard. Mosquitto grants each SUBSCRIBE and filters
+deliveries, so a listener with this file delivers as with ``on_overlap = "filter"``.
 
-Stricter than Mosquitto, which skips, guesses or merges: a section that begins twice, tabs, a placeholder beside other
-text, ``$share`` in a rule, and a file without any rule are refused. A client without a user name, or with a "/" in a
-name, is denied what a ``pattern deny`` with that name could reach; Mosquitto skips the pattern, or reads more levels.
-Source: mosquitto.conf(5) of 2.0, and the broker from outside (tests/access/rules/test_mosquitto.py).
+Stricter than Mosquitto, which skips, guesses or merges: a repeated section, tabs, a placeholder with other text,
+``$share`` in a rule, and a file without rules are refused. A ``pattern deny`` applies to everything it could match for
+a client without a user name or with a "/" in a name; Mosquitto skips the pattern, or reads more levels. Source:
+mosquitto.conf(5) of 2.0, and tests of the broker (tests/access/rules/test_mosquitto.py).
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class AclFile:
         return (section, self.patterns) if self.has_patterns_for(user, client_id) else (section,)
 
     def has_patterns_for(self, user: str, client_id: str) -> bool:
-        """Return whether the patterns are for a client: not if one of its names could be read as a wildcard."""
+        """Return whether the patterns apply to a client: not if one of its names contains a wildcard."""
         return not any(sign in name for sign in "+#" for name in (user, client_id))
 
 
@@ -65,7 +65,7 @@ def read_acl_file(path: Path) -> AclFile:
     """Return the rules of a file.
 
     Raises:
-        AccessFileError: It is unusable, and gives no rule at all.
+        AccessFileError: It is invalid; none of its rules applies.
     """
     return parse_acl_file(path, read_access_file(path, FILE_BYTES_MAX))
 
@@ -74,7 +74,7 @@ def parse_acl_file(path: Path, content: bytes) -> AclFile:
     """Return the rules of a file's content; ``path`` is for errors.
 
     Raises:
-        AccessFileError: A line is wrong, or there is no rule.
+        AccessFileError: A line is invalid, or there is no rule.
     """
     reader = _Reader(path)
     for number, line in text_lines(path, content):
@@ -90,19 +90,19 @@ def parse_acl_file(path: Path, content: bytes) -> AclFile:
 
 
 class _Reader:
-    """Sections and patterns while lines come."""
+    """Sections and patterns during parsing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._anonymous: list[AccessRule] = []
         self._users: dict[str, list[AccessRule]] = {}
-        self._began: dict[str, int] = {}  # user -> number of its line
+        self._began: dict[str, int] = {}  # user -> line number of its section
         self._patterns: list[AccessRule] = []
         self._section = self._anonymous
         self._rules = 0
 
     def line(self, number: int, text: str) -> None:
-        """Take one line that is neither empty nor a comment."""
+        """Parse one line that is neither empty nor a comment."""
         if "\t" in text:
             raise ValueError("has a tab; write one space instead")
         word, _, rest = text.partition(" ")

@@ -1,8 +1,8 @@
-"""The ``acl`` of a token or an HTTP answer, in EMQX's two forms, as tiers.
+"""The ``acl`` of a token or an HTTP response, in EMQX's two forms, as tiers.
 
-A list of rules decides in its order, so each run of rules with the same permission is a tier. The older form names
-filters under ``pub``, ``sub`` and ``all``. A form that these rules cannot carry exactly is narrower, or refused as a
-whole: ``eq`` and regular expressions are refused, and ``retain: true`` gives RETAIN without giving PUBLISH.
+A list of rules decides in order, so each run of rules with the same permission is a tier. The older form has filters
+under ``pub``, ``sub`` and ``all``. A rule without an exact equivalent is narrowed or refused: ``eq`` and regular
+expressions are refused, and ``retain: true`` grants RETAIN but not PUBLISH.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ EVERY_QOS = frozenset((0, 1, 2))
 
 
 def read_acl(acl: object) -> tuple[Tier, ...]:
-    """Return the tiers of an ``acl`` as JSON said it.
+    """Return the tiers of an ``acl`` in decoded JSON.
 
     Raises:
-        ValueError: It has another form, or too many rules; nothing of it may be used, and the text quotes nothing.
+        ValueError: It has another form, or too many rules; none applies, and the text does not quote them.
     """
     if isinstance(acl, list):
-        rules = _list(acl)
+        rules = _parse_list(acl)
     elif isinstance(acl, dict):
-        rules = _older(acl)
+        rules = _parse_map(acl)
     else:
         raise ValueError("acl is neither a list nor a table")
     tiers: list[list[AccessRule]] = []
@@ -41,7 +41,7 @@ def read_acl(acl: object) -> tuple[Tier, ...]:
     return done
 
 
-def _older(acl: Mapping[object, object]) -> list[AccessRule]:
+def _parse_map(acl: Mapping[object, object]) -> list[AccessRule]:
     if acl.keys() - OLDER.keys():
         raise ValueError("acl has a word that is none of pub, sub and all")
     named = [(word, topic) for word, actions in OLDER.items() for topic in _texts(acl.get(word, []), word)]
@@ -49,13 +49,13 @@ def _older(acl: Mapping[object, object]) -> list[AccessRule]:
     return [_rule(True, OLDER[word], topic, EVERY_QOS) for word, topic in named]
 
 
-def _list(acl: list[object]) -> list[AccessRule]:
+def _parse_list(acl: list[object]) -> list[AccessRule]:
     _check_count(len(acl))
     rules: list[AccessRule] = []
     count = 0
     for number, item in enumerate(acl, 1):
         try:
-            topics, more = _item(item)
+            topics, more = _parse_item(item)
         except ValueError as error:
             raise ValueError(f"rule {number} of acl: {error}") from None
         count += topics
@@ -64,8 +64,8 @@ def _list(acl: list[object]) -> list[AccessRule]:
     return rules
 
 
-def _item(item: object) -> tuple[int, list[AccessRule]]:
-    """Return how many filters an item has, and its rules."""
+def _parse_item(item: object) -> tuple[int, list[AccessRule]]:
+    """Return the number of filters of an item, and its rules."""
     if not isinstance(item, dict):
         raise ValueError("is no table")
     if item.keys() - KEYS:
@@ -88,10 +88,10 @@ def _item(item: object) -> tuple[int, list[AccessRule]]:
 
 
 def _rules(allow: bool, actions: Action, topic: str, qos: frozenset[int], network: str) -> list[AccessRule]:
-    """Return the rules of one topic; only a whole range of QoS is one rule.
+    """Return the rules of one topic; each contiguous range of QoS needs one rule.
 
-    The QoS of a subscription is the one that is asked for: deliveries go by RECEIVE at any QoS, and a deny of some QoS
-    denies no delivery.
+    The QoS of a subscription is the requested one: deliveries use RECEIVE at any QoS, and a deny of some QoS denies no
+    delivery.
     """
     if qos == EVERY_QOS:
         return [_rule(allow, actions, topic, qos, network)]
@@ -117,8 +117,8 @@ def _with_retain(actions: Action, allow: bool, retain: object) -> Action:
     if not isinstance(retain, bool):
         raise ValueError("has a retain that is none of true, false and all")
     if retain:
-        return actions & ~(Action.PUBLISH | Action.WILL)  # an allow opens, and a deny closes, RETAIN alone
-    # A deny of plain messages closes those with RETAIN as well, because both need PUBLISH.
+        return actions & ~(Action.PUBLISH | Action.WILL)  # an allow opens, and a deny closes, RETAIN only
+    # A deny of messages without RETAIN also closes those with it, because both need PUBLISH.
     return actions & ~Action.RETAIN if allow else actions
 
 

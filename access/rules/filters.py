@@ -1,8 +1,7 @@
-"""Topic filters as levels: which filter contains another, which two have a topic in common, and a tree of many.
+"""Topic filters as levels: whether one contains another, whether two overlap, and a tree of many.
 
-Linear in the levels, without search. A union of filters is never combined: ``+/a`` and ``+/b`` together contain neither
-``+/#`` nor any filter that reaches both. Matching of topic names is in ``mqtt/topic_trie.py``. Source: MQTT 5.0
-section 4.7.
+Linear in the levels, without search. Unions of filters are never combined: ``+/a`` and ``+/b`` together contain neither
+``+/#`` nor any filter that matches both. ``mqtt/topic_trie.py`` matches topic names. Source: MQTT 5.0 section 4.7.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,13 +9,13 @@ from typing import Generic, TypeVar
 
 __all__ = ["LEVELS_MAX", "FilterTree", "covers", "overlaps"]
 
-LEVELS_MAX = 128  # of a rule: the most that a listener may be set to let pass
+LEVELS_MAX = 128  # of a rule: the maximum that a listener may permit
 
 Value = TypeVar("Value")
 
 
 def covers(outer: Sequence[str], inner: Sequence[str]) -> bool:
-    """Return True if every topic name that ``inner`` matches is matched by ``outer``.
+    """Return whether ``outer`` matches every topic name that ``inner`` matches.
 
     Args:
         outer: Levels of a valid filter.
@@ -27,7 +26,7 @@ def covers(outer: Sequence[str], inner: Sequence[str]) -> bool:
     length = len(inner)
     for position, level in enumerate(outer):
         if level == "#":
-            return True  # the parent level included (section 4.7.1.2)
+            return True  # including the parent level (section 4.7.1.2)
         if position == length:
             return False
         given = inner[position]
@@ -40,7 +39,7 @@ def covers(outer: Sequence[str], inner: Sequence[str]) -> bool:
 
 
 def overlaps(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return True if a topic name exists that both filters match.
+    """Return whether a topic name exists that both filters match.
 
     Args:
         one: Levels of a valid filter.
@@ -71,7 +70,7 @@ class _Node(Generic[Value]):
 
 
 class FilterTree(Generic[Value]):
-    """Values under filters, found by another filter that has a topic in common with theirs."""
+    """Values under filters, found by an overlapping filter."""
 
     __slots__ = ("_root",)
 
@@ -79,7 +78,7 @@ class FilterTree(Generic[Value]):
         self._root: _Node[Value] = _Node()
 
     def add(self, levels: Sequence[str], value: Value) -> None:
-        """Store a value under a filter, beside others."""
+        """Store a value under a filter, in addition to others."""
         node = self._root
         for level in levels:
             if level == "#":
@@ -121,5 +120,5 @@ class FilterTree(Generic[Value]):
 
 
 def _below(node: _Node[Value], first: bool, position: int) -> list[tuple[_Node[Value], int]]:
-    """Return the children that a wildcard reaches, each with the position to go on from."""
+    """Return the children that a wildcard matches, each with the next position."""
     return [(child, position) for level, child in node.children.items() if not (first and level[:1] == "$")]

@@ -1,9 +1,9 @@
-"""Classes of equal rights, and where their decisions are kept so that a message pays for none.
+"""Classes of connections with equal rights, and caches of their decisions, so that messages rarely evaluate rules.
 
 Connections with the same roles and rules share a class. The first 64 classes have a number: a decision for such a class
 and a topic is two bits on the topic's route. Decisions that depend on the client, on QoS or RETAIN, and those of later
-classes lie in a table of the connection. One number, the epoch, makes all of them void at once; no connection is
-visited. The edge's loop has the same two ideas compiled; these are their pure form.
+classes, are in a table of the connection. Changing one number, the epoch, invalidates all of them without visiting
+connections. The edge's loop has a compiled equivalent; these classes are the pure form.
 """
 
 from collections import OrderedDict
@@ -17,10 +17,10 @@ __all__ = ["NO_NUMBER", "ConnectionRights", "RightsClass", "RightsClasses", "Rig
 
 NUMBERS = 64  # classes with bits on a route: a machine word for each of two masks
 NO_NUMBER = -1
-TOPICS_PER_CONNECTION = 64  # in its table; the oldest goes first
+TOPICS_PER_CONNECTION = 64  # in its table; oldest evicted first
 TOPIC_CHARACTERS_MAX = 1_024  # of a topic in that table
-IDLE_CLASSES = 256  # without a connection, kept because compiling 10 000 rules costs tens of milliseconds
-RECLAIM_INTERVAL_S = 10.0  # between two times that numbers of ended classes void all routes' bits
+IDLE_CLASSES = 256  # without a connection, kept because compiling 10 000 rules takes tens of milliseconds
+RECLAIM_INTERVAL_S = 10.0  # between two reclaims of numbers, which invalidate all routes' bits
 QOS = (0, 1, 2)
 
 
@@ -29,20 +29,20 @@ class RightsKey:
     """Two connections with equal keys have equal rules.
 
     Attributes:
-        names: Of roles and sections of files, which ``Source`` knows.
-        tiers: Rules of a token or an HTTP answer.
+        names: Of roles and sections of files, known to ``Source``.
+        tiers: Rules of a token or an HTTP response.
     """
 
     names: tuple[str, ...] = ()
     tiers: tuple[Tier, ...] = ()
 
 
-# Returns the tiers of a key in the order that they decide. A name that it does not know gives no rule.
+# Returns the tiers of a key in the order of decision. An unknown name has no rules.
 Source: TypeAlias = Callable[[RightsKey], Sequence[Tier]]
 
 
 class RightsClass:
-    """Connections with the same rules; made by ``RightsClasses.join``."""
+    """Connections with the same rules; created by ``RightsClasses.join``."""
 
     __slots__ = ("_changed_at", "_classes", "_policy", "_policy_epoch", "_rules", "connections", "key", "number")
 
@@ -58,7 +58,7 @@ class RightsClass:
 
     @property
     def epoch(self) -> int:
-        """Decisions made under another one are void."""
+        """Decisions of another epoch are invalid."""
         return self._classes.epoch
 
     @property
@@ -68,11 +68,11 @@ class RightsClass:
 
     @property
     def policy(self) -> CompiledRules:
-        """The rules of now, compiled at the first use after a change."""
+        """The current rules, compiled at the first use after a change."""
         if self._policy_epoch != self._classes.steps:
             rules = self._classes.rules_of(self.key)
             if rules != self._rules:
-                if self._rules is not None:  # else nothing was decided by others
+                if self._rules is not None:  # else no decision used other rules
                     self._changed_at = self._classes.steps
                 self._policy, self._rules = CompiledRules(*rules), rules
             self._policy_epoch = self._classes.steps
@@ -80,8 +80,8 @@ class RightsClass:
 
     @property
     def changed_at(self) -> int:
-        """``steps`` at which its rules became what they are; it is no lower than that, and may be higher."""
-        self.policy  # noqa: B018  # compiled if the rules moved
+        """``steps`` at the last change of its rules; may be too high, never too low."""
+        self.policy  # noqa: B018  # compiled if the rules changed
         return self._changed_at
 
 
@@ -89,7 +89,7 @@ class RightsClasses:
     """All classes of an edge.
 
     Attributes:
-        policy_epoch: Of the cluster's policy that the rules are of.
+        policy_epoch: Of the cluster's policy with these rules.
         epoch: Of decisions on routes and in tables.
         steps: Changes of rules so far.
     """
@@ -107,11 +107,11 @@ class RightsClasses:
         self._reclaim_at = 0.0
 
     def __len__(self) -> int:
-        """Return how many classes there are, those without a connection included."""
+        """Return the number of classes, including those without a connection."""
         return len(self._classes)
 
     def join(self, key: RightsKey, now: float) -> RightsClass:
-        """Return the class of a new connection; each join ends with one ``leave``."""
+        """Return the class of a new connection; each join needs one ``leave``."""
         joined = self._classes.get(key)
         if joined is None:
             joined = self._classes[key] = RightsClass(self, key, self._number(now))
@@ -120,7 +120,7 @@ class RightsClasses:
         return joined
 
     def leave(self, left: RightsClass) -> None:
-        """Note that a connection of a class ended."""
+        """Record the end of a connection of a class."""
         left.connections -= 1
         if left.connections == 0:
             self._idle[left.key] = None
@@ -128,7 +128,7 @@ class RightsClasses:
                 self._end(next(iter(self._idle)))
 
     def step(self, source: Source, policy_epoch: int, groups_named: bool = False) -> None:
-        """Replace the rules of all classes; decisions made before are void when this returns."""
+        """Replace the rules of all classes; earlier decisions are invalid afterwards."""
         self._source = source
         self._groups_named = groups_named
         self.policy_epoch = policy_epoch
@@ -146,7 +146,7 @@ class RightsClasses:
 
     def _number(self, now: float) -> int:
         if not self._free and now >= self._reclaim_at:
-            # Strangers with rules of their own may come and go as they like: numbers return, but rarely.
+            # Clients with individual rules may connect and disconnect often: numbers are reused, but rarely.
             for key in [key for key in self._idle if self._classes[key].number != NO_NUMBER]:
                 self._end(key)
             if self._used:
@@ -167,7 +167,7 @@ class RightsClasses:
 
 
 class RouteRights:
-    """Decisions about plain publishing to one topic, a bit for each numbered class."""
+    """Decisions about publishing without RETAIN to one topic, a bit for each numbered class."""
 
     __slots__ = ("_allowed", "_decided", "_epoch")
 
@@ -183,7 +183,7 @@ class RouteRights:
         return bool(self._allowed >> number & 1)
 
     def note(self, number: int, epoch: int, allowed: bool) -> None:
-        """Keep a decision."""
+        """Store a decision."""
         if self._epoch != epoch:
             self._epoch = epoch
             self._decided = self._allowed = 0
@@ -192,7 +192,7 @@ class RouteRights:
 
 
 class ConnectionRights:
-    """Rights of one connection, and the decisions that only it can use."""
+    """Rights of one connection, and its individual decisions."""
 
     __slots__ = ("_chosen_at", "_epoch", "_has_levels", "_joined_at", "_table", "principal", "rights_class", "who")
 
@@ -203,30 +203,30 @@ class ConnectionRights:
         principal: object = None,
         former: "ConnectionRights | None" = None,
     ) -> None:
-        """former: What the connection had before."""
+        """former: Rights of the connection before."""
         self.rights_class: RightsClass = rights_class
         self._chosen_at: int = rights_class.steps
         if former is not None and former.rights_class.key == rights_class.key:
             self._chosen_at = former._chosen_at
         self.who = who
-        self.principal = principal  # that it was joined for
+        self.principal = principal  # at the time of joining
         self._joined_at = rights_class.steps
         self._epoch = 0
-        self._has_levels = False  # decisions of the whole class hold for this client
-        self._table: dict[str, int] = {}  # topic -> a bit for each QoS, plain in 0 to 2, with RETAIN in 3 to 5
+        self._has_levels = False  # decisions of the whole class apply to this client
+        self._table: dict[str, int] = {}  # topic -> a bit for each QoS, 0 to 2 without RETAIN, 3 to 5 with RETAIN
 
     @property
     def is_current(self) -> bool:
-        """Whether the rules are those by which its class was chosen; else its names may stand for another one."""
+        """Whether its class was chosen by the current rules; otherwise its names may belong to another class."""
         return self._joined_at == self.rights_class.steps
 
     @property
     def changed_at(self) -> int:
-        """``steps`` at which the connection's rules became what they are."""
+        """``steps`` at the last change of the connection's rules."""
         return max(self._chosen_at, self.rights_class.changed_at)
 
     def judge_publish(self, topic: str, qos: int = 0, retain: bool = False, route: RouteRights | None = None) -> bool:
-        """Return True if the connection may publish, and keep the decision.
+        """Return whether the connection may publish; caches the decision.
 
         Args:
             topic: The topic name.
@@ -258,11 +258,11 @@ class ConnectionRights:
         return bool(verdicts >> (qos + 3 * retain) & 1)
 
     def verdicts(self, topic: str, retain: bool = True) -> tuple[int, bool]:
-        """Return what the connection may publish to a topic, for a caller that keeps it.
+        """Return the connection's rights to publish to a topic, for a caching caller.
 
         Returns:
-            A bit for each QoS, plain in 0 to 2, with RETAIN in 3 to 5; and whether the plain ones hold, at each QoS,
-            for all connections of the class. Where they do, those with RETAIN are right only for ``retain``.
+            A bit for each QoS, 0 to 2 without RETAIN, 3 to 5 with it; and whether those without RETAIN apply, at each
+                QoS, to all connections of the class. If so, those with RETAIN are valid only for ``retain``.
         """
         rights_class = self.rights_class
         policy = rights_class.policy
@@ -276,11 +276,11 @@ class ConnectionRights:
         return 0b111 * for_all, True
 
     def may_receive(self, topic: str, qos: int = 0) -> bool:
-        """Return True if the connection may be sent a message of a topic."""
+        """Return whether the connection may receive a message of a topic."""
         return self.rights_class.policy.decide(Action.RECEIVE, topic, self.who, qos)
 
     def may_will(self, topic: str, qos: int, retain: bool) -> bool:
-        """Return True if the connection may leave a will, now or when it fires."""
+        """Return whether the connection may have a will, at CONNECT and when it is published."""
         actions = (Action.PUBLISH, Action.WILL, Action.RETAIN)[: 3 if retain else 2]
         return all(self.rights_class.policy.decide(action, topic, self.who, qos) for action in actions)
 

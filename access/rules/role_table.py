@@ -1,9 +1,9 @@
 """Roles, users and groups in TOML, as tiers.
 
 ``[roles.x]`` has filters to ``publish``, ``subscribe`` and ``deny``, names of groups to ``share``, and conditions;
-``[groups.y]`` has roles; ``[users.z]`` has roles and groups. Roles of the same priority stand in one tier, so a deny of
-one role wins over an allow of another; a higher priority decides first. A file with an unknown word, an unknown role or
-no role gives no rule at all. Named users of the cluster are in its policy, not here.
+``[groups.y]`` has roles; ``[users.z]`` has roles and groups. Roles of equal priority share a tier, so a deny of one
+role wins over an allow of another; a higher priority decides first. A file with an unknown key, an unknown role or no
+role gives no rule at all. Named users of the cluster are in its policy, not here.
 """
 
 import difflib
@@ -45,19 +45,19 @@ Filters = Annotated[list[Text], Field(max_length=RULES_MAX)]
 
 
 class _Mistake(ValueError):
-    """A mistake of one key; ``path`` finds its line."""
+    """A mistake at one key; its line is found by ``path``."""
 
     def __init__(self, path: tuple[str | int, ...], text: str) -> None:
         super().__init__(f"{_key(path)}: {text}" if path else text)
         self.path = path
 
 
-class _Words(BaseModel):
+class _Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class RoleEntry(_Words):
-    """The words of one role.
+class RoleEntry(_Keys):
+    """The keys of one role.
 
     Attributes:
         publish: Filters of topics to publish to.
@@ -65,14 +65,14 @@ class RoleEntry(_Words):
         deny: Filters of topics closed to publishing and subscribing, at every QoS.
         deny_publish: Closed to publishing only.
         deny_subscribe: Closed to subscribing and receiving only.
-        share: Names of groups to join; where any role has this word, no other group can be joined.
-        qos_max: Highest QoS of what is published, and that a subscription may ask for.
-        retain: False publishes no retained messages.
-        will: False leaves no will.
+        share: Names of groups to join; if any role has this key, no other group can be joined.
+        qos_max: Highest QoS of publishes and of requested subscriptions.
+        retain: False forbids retained messages.
+        will: False forbids a will.
         priority: Roles of a higher one decide first.
         listener: Only for clients of this listener; empty for all.
         network: Only for addresses in this network; empty for all.
-        limits: Of each client that has the role, by the names of a listener's settings.
+        limits: Of each client with the role, by the names of a listener's settings.
     """
 
     publish: Filters = []
@@ -90,34 +90,34 @@ class RoleEntry(_Words):
     limits: dict[LimitName, Annotated[int, Field(ge=0, lt=LIMIT_BELOW)]] = {}
 
 
-class GroupEntry(_Words):
-    """The words of a group of users."""
+class GroupEntry(_Keys):
+    """The keys of a group of users."""
 
     roles: Names = []
 
 
-class UserEntry(_Words):
-    """The words of one user."""
+class UserEntry(_Keys):
+    """The keys of one user."""
 
     roles: Names = []
     groups: Names = []
 
 
-class _TableWords(_Words):
+class _TableKeys(_Keys):
     roles: dict[Name, RoleEntry] = {}
     groups: dict[Name, GroupEntry] = {}
     users: dict[Name, UserEntry] = {}
 
 
 class RoleTable:
-    """Roles, and which users have them.
+    """Roles, and their users.
 
     Attributes:
         groups_named: A role names groups of subscribers, so joining any needs the right.
-        limits: Of the roles that have some.
+        limits: Of the roles with limits.
     """
 
-    def __init__(self, tiers: Mapping[str, tuple[int, Tier]], words: _TableWords) -> None:
+    def __init__(self, tiers: Mapping[str, tuple[int, Tier]], words: _TableKeys) -> None:
         self._tiers = tiers
         self._users = words.users
         self._groups = words.groups
@@ -128,9 +128,9 @@ class RoleTable:
         """Return the names of all roles of a user, sorted; equal for users with equal rights.
 
         Args:
-            user: Its name; empty for an anonymous client, which has only what is given.
-            roles: Given by others, such as a token; unknown ones are left out, because they have no rules.
-            groups: The same.
+            user: Its name; empty for an anonymous client, which has only the given roles.
+            roles: From other sources, such as a token; unknown ones are skipped, because they have no rules.
+            groups: Likewise.
         """
         own = self._users.get(user) if user else None
         found = set(roles)
@@ -143,7 +143,7 @@ class RoleTable:
         return tuple(sorted(found & self._tiers.keys()))
 
     def tiers(self, roles: Iterable[str]) -> tuple[Tier, ...]:
-        """Return the tiers of some roles together, the highest priority first; an unknown role has no rules."""
+        """Return the combined tiers of roles, highest priority first; an unknown role has no rules."""
         by_priority: dict[int, list[AccessRule]] = {}
         for role in roles:
             if role in self._tiers:
@@ -156,7 +156,7 @@ def read_role_table(path: Path) -> RoleTable:
     """Return the roles of a file.
 
     Raises:
-        AccessFileError: It is unusable, and gives no rule at all.
+        AccessFileError: It is invalid; none of its rules applies.
     """
     return parse_role_table(path, read_access_file(path, FILE_BYTES_MAX))
 
@@ -165,7 +165,7 @@ def parse_role_table(path: Path, content: bytes) -> RoleTable:
     """Return the roles of a file's content; ``path`` is for errors.
 
     Raises:
-        AccessFileError: It is no TOML, has an unknown word, or no role.
+        AccessFileError: It is not TOML, has an unknown key, or no role.
     """
     try:
         text = content.decode()
@@ -176,7 +176,7 @@ def parse_role_table(path: Path, content: bytes) -> RoleTable:
         where = LINE.search(str(error))
         number = int(where[1]) if where else content.rstrip(b"\n").count(b"\n") + 1  # "at end of document"
         raise AccessFileError(path, number, f"is no TOML: {_shown(LINE.sub('', str(error)))}") from None
-    except (RecursionError, ValueError):  # nested a thousand deep; a number of a million digits
+    except (RecursionError, ValueError):  # deep nesting, or a number with too many digits
         raise AccessFileError(
             path, 0, "is no TOML that can be read: it nests too deep, or a number is too long"
         ) from None
@@ -187,13 +187,13 @@ def parse_role_table(path: Path, content: bytes) -> RoleTable:
 
 
 def make_role_table(table: Mapping[str, object]) -> RoleTable:
-    """Return the roles of a table as TOML said it.
+    """Return the roles of a decoded TOML table.
 
     Raises:
         ValueError: A key has a mistake; the text names it, and quotes no value.
     """
     try:
-        words = _TableWords.model_validate(dict(table))
+        words = _TableKeys.model_validate(dict(table))
     except ValidationError as error:
         raise _mistake(error) from None
     if not words.roles:
@@ -214,18 +214,18 @@ def make_role_table(table: Mapping[str, object]) -> RoleTable:
     return RoleTable(tiers, words)
 
 
-Row: TypeAlias = tuple[str, list[str], bool, Action, int]  # word, filters, whether they allow, actions, highest QoS
+Row: TypeAlias = tuple[str, list[str], bool, Action, int]  # key, filters, whether they allow, actions, highest QoS
 
 
 def rows_of(role: RoleEntry) -> list[Row]:
-    """Return what a role's words mean, as rules without their conditions."""
+    """Return the rules of a role's keys, without their conditions."""
     publishing = PUBLISHING
     if not role.retain:
         publishing &= ~Action.RETAIN
     if not role.will:
         publishing &= ~Action.WILL
     subscribe: list[Row] = [("subscribe", role.subscribe, True, SUBSCRIBING, 2)]
-    if role.qos_max < 2:  # the QoS that a subscription asks for, which bounds that of deliveries
+    if role.qos_max < 2:  # the requested QoS of a subscription, which bounds that of deliveries
         subscribe = [
             ("subscribe", role.subscribe, True, Action.SUBSCRIBE, role.qos_max),
             ("subscribe", role.subscribe, True, Action.RECEIVE, 2),
@@ -272,12 +272,12 @@ def _mistake(error: ValidationError) -> _Mistake:
     if detail["type"] != "extra_forbidden":
         return _Mistake(loc, detail["msg"])
     models: dict[str, type[BaseModel]] = {"roles": RoleEntry, "groups": GroupEntry, "users": UserEntry}
-    model = models[str(loc[0])] if len(loc) > 2 else _TableWords
+    model = models[str(loc[0])] if len(loc) > 2 else _TableKeys
     return _Mistake(loc, f"unknown word{_suggestion(str(loc[-1]), model.model_fields)}")
 
 
 def _key(path: tuple[str | int, ...]) -> str:
-    """Return a key as a person writes it, an entry of a list as ``publish[1]``."""
+    """Return a key in TOML notation, an entry of a list as ``publish[1]``."""
     names = (f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
     return "".join(names).removeprefix(".")
 
@@ -288,6 +288,6 @@ def _suggestion(word: str, known: Collection[str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text for one line of an error: short, and without characters that a terminal obeys."""
+    """Return a text for one line of an error: short, and without control characters."""
     cut = text if len(text) <= WORD_CHARACTERS_MAX else text[:WORD_CHARACTERS_MAX] + "..."
     return cut if cut.isprintable() else ascii(cut)

@@ -1,9 +1,9 @@
-"""Rules in tiers, compiled, and their decisions.
+"""Compiled rules in tiers, and their decisions.
 
-A deny wins within a tier, the first tier that decides decides, and no match is a deny. A tier's rules stand in one trie
-where each placeholder is a ``+``; after a match the level is compared with the client's name, so all clients with the
-same rules share one compiled form and no name can widen a rule. Topics that begin with $ are reached only by rules that
-begin with $.
+A deny wins within a tier, the first matching tier decides, and no match is a deny. A tier's rules share one trie in
+which each placeholder is a ``+``; after a match the level is compared with the client's name. So all clients with the
+same rules share one compiled form, and no name can widen a rule. Only rules that begin with $ match topics that begin
+with $.
 """
 
 import enum
@@ -34,15 +34,15 @@ __all__ = [
     "make_rule",
 ]
 
-VISITS_MAX = 1_000  # nodes that one decision may touch in a tier: tens of microseconds
-GRANTS_KEPT = 1_024  # of one policy, by filter; the oldest goes first
-GRANT_CHARACTERS_MAX = 256  # of a filter whose grant is kept
-ADDRESSES_KEPT = 4_096  # addresses whose parsed form is kept
-V4_MAPPED_BITS = 96  # in front of an IPv4 address that is written as IPv6
+VISITS_MAX = 1_000  # nodes that one decision may visit in a tier: tens of microseconds
+GRANTS_KEPT = 1_024  # of one policy, by filter; oldest evicted first
+GRANT_CHARACTERS_MAX = 256  # of a filter whose grant is cached
+ADDRESSES_KEPT = 4_096  # addresses whose parsed form is cached
+V4_MAPPED_BITS = 96  # prefix of an IPv4 address in IPv6 notation
 
 
 class Action(enum.IntFlag):
-    """Uses of a topic, or of the name of a group of subscribers, by a client."""
+    """Uses of a topic, or of a subscriber group's name, by a client."""
 
     PUBLISH = 1
     SUBSCRIBE = 2
@@ -54,15 +54,15 @@ class Action(enum.IntFlag):
 
 PUBLISHING = Action.PUBLISH | Action.RETAIN | Action.WILL
 SUBSCRIBING = Action.SUBSCRIBE | Action.RECEIVE
-ALL_ACTIONS = PUBLISHING | SUBSCRIBING  # with a topic
+ALL_ACTIONS = PUBLISHING | SUBSCRIBING  # on topics
 
 
 class Grant(enum.Enum):
     """How much of a filter a client may receive."""
 
-    GRANTED = "granted"  # every topic of it: deliveries need no test
-    PARTIAL = "partial"  # perhaps some of it: each delivery must be decided
-    REFUSED = "refused"  # nothing
+    GRANTED = "granted"  # all of its topics: deliveries need no check
+    PARTIAL = "partial"  # possibly some of its topics: each delivery is checked
+    REFUSED = "refused"  # none of its topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,9 @@ class AccessRule:
 
     @property
     def asks_connection(self) -> bool:
-        """Whether more decides than names that a session keeps: an address, a certificate, credentials."""
+        """Whether the rule depends on the connection (address, certificate, credentials), not only on names of the
+        session.
+        """
         names = (level.name for level in self.levels if isinstance(level, Placeholder))
         return bool(self.network) or any(name in ("common_name", "attribute") for name in names)
 
@@ -107,13 +109,14 @@ def make_rule(
     qos_min: int = 0,
     placeholders: bool = True,
 ) -> AccessRule:
-    """Return a rule whose filter and network are checked.
+    """Return a rule with validated filter and network.
 
     Args:
         text: A topic filter, with placeholders as whole levels.
-        placeholders: False reads ``%c`` and the like as they stand.
+        placeholders: False treats ``%c`` and others as literal text.
+
     Raises:
-        ValueError: The filter or the network is not valid; the text quotes nothing of them.
+        ValueError: The filter or the network is invalid; the text does not quote them.
     """
     try:
         validate_topic_filter(text, levels_max=LEVELS_MAX)
@@ -131,10 +134,10 @@ def make_rule(
 
 
 def check_cost(tier: Tier) -> None:
-    """Check that a decision by a tier stays cheap.
+    """Check the cost of a decision by a tier.
 
     Raises:
-        ValueError: Its wildcards make one decision touch too many nodes.
+        ValueError: Its wildcards make one decision visit too many nodes.
     """
     visits = _CompiledTier(tier).visits
     if visits > VISITS_MAX:
@@ -142,7 +145,7 @@ def check_cost(tier: Tier) -> None:
 
 
 class CompiledRules:
-    """Tiers of rules, compiled: decisions for all clients that have them."""
+    """Compiled tiers of rules: decisions for all clients that have them."""
 
     __slots__ = ("_asked", "_cacheable", "_grants", "_groups_named", "_names", "_tiers", "asks_connection", "by_qos")
 
@@ -150,28 +153,28 @@ class CompiledRules:
         """Compile.
 
         Args:
-            tiers: In the order that they decide.
-            groups_named: A rule somewhere names groups, so joining one needs SHARE; a rule of ``tiers`` does as well.
+            tiers: In the order of decision.
+            groups_named: Some rule names groups, so joining one needs SHARE; also set if a rule of ``tiers`` does.
         """
         self._tiers = tuple(_CompiledTier(tier) for tier in tiers if tier)
         entries = [entry for tier in self._tiers for entry in tier.entries]
         share, publishing, subscribing = int(Action.SHARE), int(PUBLISHING), int(SUBSCRIBING)
         self._groups_named = groups_named or any(entry.actions & share for entry in entries)
-        # Decisions about publishing depend on the QoS: a verdict of one is none of another.
+        # Whether publishing decisions depend on the QoS.
         self.by_qos = any(entry.actions & publishing and (entry.qos_min, entry.qos_max) != (0, 2) for entry in entries)
-        # Mostly a rule is about both: then one answer is the other.
+        # Rules that name both actions give equal decisions for both.
         alike = all(entry.actions & subscribing in (0, subscribing) for entry in entries)
         self._asked = (Action.SUBSCRIBE,) if alike else (Action.SUBSCRIBE, Action.RECEIVE)
         self._names = {
             (placeholder, at == 0) for entry in entries for at, placeholder in entry.levels if at == entry.without
         }
         self._cacheable = all(tier.common for tier in self._tiers)
-        # A rule asks for more of a client than its names: of somebody who is away it is not kept.
+        # A rule depends on more than names, so decisions about disconnected clients are not cached.
         self.asks_connection = any(rule.asks_connection for tier in tiers for rule in tier)
         self._grants: dict[tuple[str, int], Grant] = {}
 
     def decide(self, action: Action, topic: str, who: Subject, qos: int = 0) -> bool:
-        """Return True if a client may do one action with a topic name, or, for SHARE, with a group's name."""
+        """Return whether a client may do an action on a topic name or, for SHARE, on a group's name."""
         return self.decided(action, topic, who, qos) is True
 
     def decided(self, action: Action, topic: str, who: Subject, qos: int = 0) -> bool | None:
@@ -186,9 +189,9 @@ class CompiledRules:
         return None
 
     def decide_for_all(self, action: Action, topic: str, qos: int = 0) -> bool | None:
-        """Return the decision that holds for every client with these rules, None if it depends on the client.
+        """Return the decision for every client with these rules, None if it depends on the client.
 
-        A client for whom ``has_levels`` is False must not go by it.
+        It does not apply to a client for which ``has_levels`` is False.
         """
         if "+" in topic or "#" in topic or not topic:
             return False
@@ -202,13 +205,13 @@ class CompiledRules:
         return False
 
     def has_levels(self, who: Subject) -> bool:
-        """Return True if each name of a client that a deny has as a placeholder is a literal level."""
+        """Return whether each name of a client that a deny uses as a placeholder is a literal level."""
         return not self._names or all(placeholder.value(who, first) is not None for placeholder, first in self._names)
 
     def grant(self, topic_filter: str, who: Subject, qos: int = 0) -> Grant:
         """Return how much of a filter, with or without ``$share``, a client may subscribe to and receive.
 
-        GRANTED never lets pass a topic that ``decide`` refuses; PARTIAL may turn out to be nothing.
+        GRANTED includes no topic that ``decide`` refuses; PARTIAL may turn out to be none.
         """
         group = ""
         try:
@@ -250,10 +253,10 @@ class CompiledRules:
 
 
 class _Entry:
-    """One rule in the form that a match finds.
+    """One rule in the form of the trie.
 
-    A deny with placeholders has an entry more for each of them, with the levels before it and ``+/#`` in its place: it
-    applies when that placeholder has no value.
+    A deny with placeholders has an additional entry for each of them, with ``+/#`` in its place: it applies if that
+    placeholder has no value.
     """
 
     __slots__ = ("actions", "allow", "common", "everywhere", "form", "levels", "qos_max", "qos_min", "rule", "without")
@@ -291,7 +294,7 @@ class _Entry:
         return tuple(form)
 
     def applies(self, levels: list[str], who: Subject) -> bool:
-        """Return True if the rule applies to a topic that its form matches."""
+        """Return whether the rule applies to a topic that its form matches."""
         for at, placeholder in self.levels:
             if at == self.without:
                 if placeholder.value(who, at == 0) is not None:
@@ -301,15 +304,15 @@ class _Entry:
         return self.everywhere or self._is_for(who)
 
     def _is_for(self, who: Subject) -> bool:
-        """Return True if the conditions beside the filter hold; of an unknown client each deny's do."""
+        """Return whether the other conditions hold; for an unknown client, those of denies do."""
         listener, network = self.rule.listener, self.rule.network
         if listener and listener != who.listener and (self.allow or who.listener):
             return False
-        return not network or _lies_in(who.address, network, not self.allow)
+        return not network or _is_in_network(who.address, network, not self.allow)
 
 
 class _CompiledTier:
-    """The entries of one tier: in a trie for topics, and in two trees for filters, made when first asked for."""
+    """The entries of one tier: in a trie for topics, and in two trees for filters, created on first use."""
 
     __slots__ = ("_leading", "_trees", "_trie", "common", "entries")
 
@@ -319,13 +322,13 @@ class _CompiledTier:
         for number, entry in enumerate(self.entries):
             self._trie.add("/".join(entry.form), number, entry)
         self.common = all(entry.common for entry in self.entries)
-        # Denies that begin with a placeholder: if it has no value they reach topics that begin with $ as well.
+        # Denies that begin with a placeholder: without a value they also match topics that begin with $.
         self._leading = [entry for entry in self.entries if entry.without == 0]
         self._trees: tuple[FilterTree[_Entry], FilterTree[_Entry]] | None = None
 
     @property
     def visits(self) -> int:
-        """Most nodes that one decision touches."""
+        """Maximum number of nodes that one decision visits."""
         return self._trie.visits()
 
     @property
@@ -357,7 +360,7 @@ class _CompiledTier:
         return allowed
 
     def decide_for_all(self, wanted: int, topic: str, qos: int) -> tuple[bool | None, bool]:
-        """Return the decision that no client's name changes, and whether it may depend on the client."""
+        """Return the decision that is independent of names, and whether it may depend on the client."""
         allowed = None
         personal = False
         for entry in self._trie.match(topic):
@@ -365,7 +368,7 @@ class _CompiledTier:
                 if not entry.common:
                     personal = personal or entry.without is None
                 elif not entry.allow:
-                    return False, False  # in its tier a deny needs no others
+                    return False, False  # within its tier a deny is final
                 else:
                     allowed = True
         return allowed, personal
@@ -373,7 +376,7 @@ class _CompiledTier:
     def covering(self, wanted: int, topic_filter: str, levels: list[str], who: Subject, qos: int) -> bool | None:
         """Return False if a deny covers a filter, else True if an allow does, else None."""
         found = None
-        # In a match the wildcards of the filter are levels like others, so all that cover it are found, and some more.
+        # The match treats wildcards of the filter as plain levels, so it finds all covering rules and some more.
         for entry in self._trie.match(topic_filter):
             form = _form(entry, wanted, who, qos)
             if form is not None and covers(form, levels):
@@ -385,7 +388,7 @@ class _CompiledTier:
         return found
 
     def reaches(self, tree: FilterTree[_Entry], wanted: int, levels: list[str], who: Subject, qos: int) -> bool:
-        """Return True if a rule of a tree has a topic in common with a filter."""
+        """Return whether a rule of a tree overlaps a filter."""
         for entry in tree.overlapping(levels):
             form = _form(entry, wanted, who, qos)
             if form is not None and (form is entry.form or overlaps(form, levels)):
@@ -421,14 +424,15 @@ def _form(entry: _Entry, wanted: int, who: Subject, qos: int) -> tuple[str, ...]
 
 
 @lru_cache(maxsize=ADDRESSES_KEPT)
-def _lies_in(address: str, network: str, unknown: bool) -> bool:
-    """Return whether an address lies in a network, ``unknown`` if one of them is not readable."""
+def _is_in_network(address: str, network: str, unknown: bool) -> bool:
+    """Return whether an address is in a network, ``unknown`` if either cannot be parsed."""
     try:
         given, around = ipaddress.ip_address(address), ipaddress.ip_network(network)
         if isinstance(given, ipaddress.IPv6Address) and given.ipv4_mapped is not None:
             given = given.ipv4_mapped
         mapped = around.network_address.ipv4_mapped if isinstance(around, ipaddress.IPv6Network) else None
-        if mapped is not None and around.prefixlen >= V4_MAPPED_BITS:  # written as IPv6: else no IPv4 client is in it
+        # IPv6 notation: otherwise no IPv4 client is in it
+        if mapped is not None and around.prefixlen >= V4_MAPPED_BITS:
             around = ipaddress.IPv4Network((mapped, around.prefixlen - V4_MAPPED_BITS))
         return given in around
     except ValueError:

@@ -1,8 +1,8 @@
-"""The client that a rule is asked about, and the placeholders of rules that stand for its names.
+"""The client to which a rule is applied, and the placeholders of rules for its names.
 
-A placeholder is one whole level of a parsed rule and matches one literal level. A name that could be read as more than
-one level, or as a wildcard, has no value here: rules that allow then match nothing, and rules that deny match whatever
-any reading of the name could reach. Source: CVE-2017-7650 of Mosquitto, CVE-2026-44838 of RabbitMQ.
+A placeholder is one whole level of a parsed rule and matches one literal level. A name that could be read as several
+levels, or as a wildcard, has no value: allow rules then match nothing, and deny rules match every reading of the name.
+Source: CVE-2017-7650 of Mosquitto, CVE-2026-44838 of RabbitMQ.
 """
 
 import re
@@ -26,13 +26,13 @@ SIGNS = re.compile("[+#/\0]")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One client as rules see it.
+    """One client as seen by rules.
 
     Attributes:
-        client_id: The client ID that its session has.
+        client_id: The client ID of its session.
         user: Verified name; empty for an anonymous client.
         common_name: Of its certificate.
-        attributes: From its token or an HTTP answer.
+        attributes: From its token or an HTTP response.
         listener: Name of the listener.
         address: Of the client, without port.
     """
@@ -58,7 +58,7 @@ class Placeholder:
     key: str = ""
 
     def text(self, who: Subject) -> str:
-        """Return the name as it is, empty if the client has none; it may be no literal level."""
+        """Return the name unchanged, empty if the client has none; it may not be a literal level."""
         if self.name == "client_id":
             return who.client_id
         if self.name == "user":
@@ -69,7 +69,7 @@ class Placeholder:
         return text if isinstance(text, str) else ""
 
     def value(self, who: Subject, first: bool = False) -> str | None:
-        """Return the literal level, or None if the name is no single literal level.
+        """Return the literal level, or None if the name is not a single literal level.
 
         Args:
             who: The client.
@@ -81,19 +81,18 @@ class Placeholder:
         return text
 
     def is_level(self, level: str, who: Subject) -> bool:
-        """Return True if a level of a topic name is this placeholder's value.
+        """Return whether a level of a topic name is this placeholder's value.
 
-        A level of a topic has neither wildcards nor "/", so of the signs that make a name no literal level only NUL is
-        looked for.
+        A topic level has no wildcards and no "/", so only NUL needs a check.
         """
         return self.text(who) == level and level != "" and "\0" not in level
 
 
 def parse_levels(text: str) -> tuple[str | Placeholder, ...]:
-    """Return the levels of a rule's filter with its placeholders; its syntax as a filter is not checked.
+    """Return the levels of a rule's filter with its placeholders; filter syntax is not validated.
 
     Raises:
-        ValueError: A placeholder is unknown, or only a part of its level; the text quotes nothing.
+        ValueError: A placeholder is unknown, or only a part of its level; the text does not quote it.
     """
     levels: list[str | Placeholder] = []
     for position, level in enumerate(text.split("/"), 1):

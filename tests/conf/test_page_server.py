@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from conf.admission import POOLS, AdmissionPool
-from conf.admitted import REST_S
+from conf.admitted import ACCEPT_RETRY_S
 from conf.metrics import Metrics
 from conf.node_pages import NodePages
 from conf.page_server import SEND_S, SILENCE_S, serve_pages
@@ -173,7 +173,7 @@ async def test_without_descriptors_a_connection_waits() -> None:
         await read_answer(standing)
         with socket.socket() as newcomer, without_descriptors():
             newcomer.connect(address)  # the kernel takes it
-            await trio.sleep(3 * REST_S)
+            await trio.sleep(3 * ACCEPT_RETRY_S)
         await standing.send_all(GET % b"/metrics")
         await read_answer(standing)
         async with await trio.open_tcp_stream(*address) as stream:

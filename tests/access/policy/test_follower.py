@@ -2,7 +2,7 @@
 
 from access.limits.bans import Ban
 from access.policy.commands import AddBan, DeleteBan
-from access.policy.follower import ANSWER_S, LAG_S, RETRY_S, PolicyFollower
+from access.policy.follower import RESPONSE_S, LAG_S, RETRY_S, PolicyFollower
 from access.policy.machine import PolicyMachine
 from access.policy.step import PolicyStep
 from access.policy.view import PolicyView
@@ -131,8 +131,8 @@ def test_what_is_no_step_and_no_page_is_counted_and_asked_for_again_later() -> N
 def test_a_router_that_does_not_answer_is_asked_no_longer_than_its_time() -> None:
     node = Node(r1=Router())
     node.follower.step(0.0)
-    assert len(node.sent) == 1 and node.follower.next_deadline() == ANSWER_S
-    node.follower.step(ANSWER_S)
+    assert len(node.sent) == 1 and node.follower.next_deadline() == RESPONSE_S
+    node.follower.step(RESPONSE_S)
     assert len(node.sent) == 2
 
 
