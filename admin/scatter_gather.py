@@ -353,7 +353,7 @@ class ScatterGather:
         key = self._best
         rows = [(part.node, row) for part in self._parts for batch, _ in part.batches for row in batch]
         best = heapq.nlargest(self._limit, rows, key=lambda placed: key(placed[1]))
-        return self._build_page(
+        return self._made(
             best, None, self._parts, overtime=overtime and not all(part.done for part in self._parts)
         )
 
@@ -365,27 +365,27 @@ class ScatterGather:
         for index, part in enumerate(self._parts):
             if len(rows) >= self._limit and (part.batches or part.state is not _State.ENDED):
                 after = Position(part.node, part.incarnation, part.start)
-                return self._build_page(rows, after, self._parts[:index])
+                return self._made(rows, after, self._parts[:index])
             fitting = self._count_fitting(part, self._limit - len(rows))
             rows += [(part.node, row) for batch, _ in part.batches[:fitting] for row in batch]
             if fitting < len(part.batches):
                 failed = part.state is _State.FAILED
                 part.cut(fitting)
                 if failed:  # rows after this page are read again; the node's end is unknown
-                    return self._build_page(
+                    return self._made(
                         rows, Position(part.node, part.incarnation, part.after), self._parts[:index]
                     )
             if part.done:
                 continue
             if len(rows) >= self._limit:
-                return self._build_page(
+                return self._made(
                     rows, Position(part.node, part.incarnation, part.after), self._parts[: index + 1]
                 )
             if overtime:
                 after = Position(part.node, part.incarnation, part.after)
-                return self._build_page(rows, after, self._parts, overtime=True)
+                return self._made(rows, after, self._parts, overtime=True)
             return None
-        return self._build_page(rows, None, self._parts)
+        return self._made(rows, None, self._parts)
 
     @staticmethod
     def _count_fitting(part: _Part, remaining: int) -> int:
@@ -396,7 +396,7 @@ class ScatterGather:
                 return number
         return len(part.batches)
 
-    def _build_page(
+    def _made(
         self, rows: Sequence[tuple[str, Any]], after: Position | None, parts: Sequence[_Part], *, overtime: bool = False
     ) -> ResultPage:
         """Return the page of these parts; the other parts follow the page."""

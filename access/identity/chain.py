@@ -153,7 +153,7 @@ class Chain:
 
     def begin(self, credentials: Credentials, moment: TimePoint) -> Outcome:
         """Authenticate the credentials of a CONNECT."""
-        early = self._check_early(credentials, moment)
+        early = self._early(credentials, moment)
         if early is not None:
             return early
         if credentials.certificate is not None and credentials.certificate.gateway:
@@ -171,7 +171,7 @@ class Chain:
         credentials = ticket.credentials
         if ticket.chain is not self:
             return self.begin(credentials, moment)
-        early = self._check_early(credentials, moment)  # a ban or a list may have been added while the job ran
+        early = self._early(credentials, moment)  # a ban or a list may have been added while the job ran
         if early is not None:
             return early
         step = self._steps[ticket.step]
@@ -184,10 +184,10 @@ class Chain:
 
     def look_again(self, credentials: Credentials, principal: Principal, moment: TimePoint) -> LoginRefused | None:
         """Return why an admitted client is refused by now, None if it is not; runs no step."""
-        early = self._check_early(credentials, moment)
+        early = self._early(credentials, moment)
         return early if early is not None else self._banned(credentials, principal, moment)
 
-    def _check_early(self, credentials: Credentials, moment: TimePoint) -> LoginRefused | None:
+    def _early(self, credentials: Credentials, moment: TimePoint) -> LoginRefused | None:
         """Return a refusal that no step can change."""
         try:
             if self._bans is not None and self._bans.is_banned(credentials, None, moment.utc):

@@ -1,7 +1,7 @@
-"""Every kind of file that says who may come in or what may be done, with every kind of damage.
+"""Every kind of file that controls access, with every kind of damage.
 
-A damaged file is refused by one line that names it, at once and without much memory; or it gives what its whole lines
-say, and never more than the whole file did.
+A damaged file is refused by one line that names it, at once and without much memory. Otherwise it grants no more than
+its complete lines, and never more than the undamaged file.
 """
 
 import base64
@@ -48,13 +48,13 @@ RESIDENT_MAX = 64 * 1024 * 1024
 
 
 class Kind:
-    """One kind of file: its whole content, its reader, and what a reading gives.
+    """One kind of file: its content, its reader, and the result of reading.
 
     Args:
-        content: What a person would write.
-        read: Returns what the file says as a set of texts.
-        unknown: A line that says nothing that there is.
-        takes: The file takes something away (a revocation list): a damaged one must not take less.
+        content: Realistic content.
+        read: Returns the content of the file as a set of texts.
+        unknown: A line without meaning.
+        takes: The file removes rights (a revocation list): a damaged one must not remove fewer.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ FILES: dict[str, Kind] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make the whole files."""
+    """Create the undamaged files."""
     folder = tmp_path_factory.mktemp("authority")
     authority = DevelopmentAuthority(folder, "test", NOW)
     node, shown = authority.node("edge", "edge-0"), authority.server()
@@ -190,7 +190,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> None:
     )
 
 
-# Bytes in the place of the content, or what makes something else than a file.
+# Damaged content, or a factory of something other than a file.
 BYTES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "cut in the middle": lambda whole: whole[: len(whole) // 2],
@@ -221,7 +221,7 @@ BY_OPENSSL = {
     "certificate of a node",
 }
 PEMS = BY_OPENSSL | {"authorities", "crl", "token key"}
-# Which kinds are taken, as the table of docs/security_checks.md says; of secrets any bytes are, and make another one.
+# Accepted combinations, as in the table of docs/security_checks.md; any bytes are a valid, different secret.
 TAKEN: dict[str, frozenset[str] | set[str]] = {
     "CRLF": TEXTS | SECRETS | PEMS | {"roles", "settings", "jwks", "gossip keys", "key of a device"},
     "CR": SECRETS | (PEMS - BY_OPENSSL) | {"jwks", "gossip keys"},
@@ -242,12 +242,12 @@ OTHERS = ("missing", "unreadable", "a folder", "a pipe", "a gibibyte", "comments
 
 
 def place(path: Path, kind: Kind, damage: str) -> None:
-    """Put a damaged file there."""
+    """Create a damaged file."""
     if damage in BYTES:
         path.write_bytes(BYTES[damage](kind.content))
     elif damage == "a folder":
         path.mkdir()
-    elif damage == "unreadable":  # whoever runs the test: root reads what has no mode at all
+    elif damage == "unreadable":  # root can read files of any mode
         path.symlink_to(path.name)
     elif damage == "a pipe":
         os.mkfifo(path, 0o600)
@@ -268,14 +268,14 @@ def resident() -> int:
 
 @pytest.mark.parametrize("damage", [*BYTES, *OTHERS])
 def test_a_damaged_file(tmp_path: Path, damage: str) -> None:
-    """NIST: protect. Each kind of file: refused by one line, or nothing more than the whole file gives."""
+    """Each kind of file: refused by one line, or grants no more than the undamaged file."""
     lenient: set[str] = set()
     for name, kind in FILES.items():
         whole, path = tmp_path / f"{name}.whole", tmp_path / name
         whole.write_bytes(kind.content)
         whole.chmod(0o600)
-        says = kind.read(whole)
-        assert says, name
+        granted = kind.read(whole)
+        assert granted, name
         place(path, kind, damage)
         before, began = resident(), time.thread_time()
         try:
@@ -286,10 +286,8 @@ def test_a_damaged_file(tmp_path: Path, damage: str) -> None:
             assert str(path) in message or name == "jwks", (name, message)  # that one comes from an address
             assert PASSWORD not in message and HASH[5:20] not in message, name
         else:
-            assert damage not in NOTHING or name == "settings", (
-                name
-            )  # those have defaults, none of which lets anybody in
-            assert found >= says if kind.takes else found <= says, (name, found)
+            assert damage not in NOTHING or name == "settings", name  # those have defaults, which admit no client
+            assert found >= granted if kind.takes else found <= granted, (name, found)
             lenient.add(name)
         assert time.thread_time() - began < SECONDS_MAX, name
         assert resident() - before < RESIDENT_MAX, name

@@ -1,4 +1,4 @@
-"""Reads of files that decide access: whole, bounded, or one line of error (checks C3, C5; protect)."""
+"""Reads of files that control access: complete, bounded, or one line of error (checks C3, C5)."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ def test_a_file_is_read_whole_and_through_a_link(tmp_path: Path) -> None:
 
 
 def test_unusable_files_are_one_line_each(tmp_path: Path) -> None:
-    """Missing, a folder, a pipe, a device, a huge one, one that others may write or read, a path with NUL."""
+    """Missing, a folder, a pipe, a device, a huge one, one with public access, a path with NUL."""
     huge, pipe, open_file, group = (tmp_path / name for name in ("huge", "pipe", "open", "group"))
     huge.touch(mode=0o600)
     os.truncate(huge, 1 << 30)
@@ -45,13 +45,13 @@ def test_unusable_files_are_one_line_each(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_size_is_bounded_too() -> None:
-    """Files of /proc say 0 bytes and give more."""
+    """Files of /proc report 0 bytes and contain more."""
     with pytest.raises(AccessFileError, match="longer than 10 bytes"):
         read_access_file(Path("/proc/self/status"), 10)
 
 
-def test_no_descriptor_is_left(tmp_path: Path) -> None:
-    """Protect: a reload without descriptors is an error, and the old state stays (CVE-2017-7652)."""
+def test_read_access_file_closes_descriptors(tmp_path: Path) -> None:
+    """A reload without descriptors is an error, and the old state stays (CVE-2017-7652)."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,7 +72,7 @@ def test_lines_end_at_lf_or_crlf_alone() -> None:
 
 @pytest.mark.parametrize("content", [b"one\r", b"one\ntwo\r", b"\r", b"one\n\r", b"one\rtwo\r"])
 def test_a_cr_without_an_lf_ends_no_line(content: bytes) -> None:
-    """NIST: protect. Also where it is the last byte of the file."""
+    """Also as the last byte of the file."""
     with pytest.raises(AccessFileError, match="control character"):
         list(text_lines(Path("f"), content))
 
@@ -93,8 +93,8 @@ def test_a_byte_order_mark() -> None:
 @pytest.mark.parametrize(
     "content", [b"", bytes(32), b"x" * 64, b"\n" * 40, b"# 32 bytes, please\n\n# of noise\n" * 3, b"ab" * 99]
 )
-def test_what_anybody_could_guess_is_no_secret(tmp_path: Path, content: bytes) -> None:
-    """NIST: protect. Zeros that a crash left, one letter, comments: refused in one line that quotes nothing of it."""
+def test_read_secret_guessable_content_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Zeros after a crash, one letter, comments: refused in one line that does not quote the file."""
     path = tmp_path / "secret"
     path.touch(mode=0o600)
     path.write_bytes(content)
@@ -104,7 +104,7 @@ def test_what_anybody_could_guess_is_no_secret(tmp_path: Path, content: bytes) -
 
 
 @pytest.mark.parametrize("content", [bytes(range(32)), b"#" + bytes(range(200, 232)), b"0123456789abcdef" * 2])
-def test_a_secret_of_any_bytes_is_read_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_read_secret_returns_any_bytes_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "secret"
     path.touch(mode=0o600)
     path.write_bytes(content)

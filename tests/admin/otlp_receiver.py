@@ -1,4 +1,4 @@
-"""A collector in a process of its own: takes OTLP over HTTP, and writes each span as a line of JSON.
+"""An OTLP/HTTP collector in its own process: writes each span as a line of JSON.
 
 ``python -m tests.admin.otlp_receiver PORT FILE [STATUS]``; with a status it answers every request with that.
 """
@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(port: int, file: Path, status: int) -> None:
-    """Serve until ended."""
+    """Serve until terminated."""
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 
-    class Taken(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             assert self.headers["Content-Type"] == "application/x-protobuf" and self.path == "/v1/traces"
@@ -34,10 +34,10 @@ def main(port: int, file: Path, status: int) -> None:
             self.wfile.write(service.ExportTraceServiceResponse().SerializeToString())
             with file.open("a") as lines:
                 for resource in request.resource_spans:
-                    of_all = values(resource.resource.attributes)
+                    attributes = values(resource.resource.attributes)
                     for scope in resource.scope_spans:
                         for span in scope.spans:
-                            lines.write(json.dumps(told(span) | {"resource": of_all}) + "\n")
+                            lines.write(json.dumps(to_json(span) | {"resource": attributes}) + "\n")
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -45,7 +45,7 @@ def main(port: int, file: Path, status: int) -> None:
     def values(attributes: Any) -> dict[str, Any]:
         return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
 
-    def told(span: Any) -> dict[str, Any]:
+    def to_json(span: Any) -> dict[str, Any]:
         return {
             "trace": span.trace_id.hex(),
             "span": span.span_id.hex(),
@@ -57,13 +57,13 @@ def main(port: int, file: Path, status: int) -> None:
             "failed": span.status.message,
         }
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Taken)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 class Receiver:
-    """One that runs."""
+    """A running collector."""
 
     def __init__(self, process: "subprocess.Popen[str]", file: Path) -> None:
         assert process.stdout is not None
@@ -72,17 +72,17 @@ class Receiver:
 
     @property
     def endpoint(self) -> str:
-        """What `admin.otlp_endpoint` is set to."""
+        """Value for `admin.otlp_endpoint`."""
         return f"http://127.0.0.1:{self.port}"
 
     def spans(self) -> list[dict[str, Any]]:
-        """Return what came."""
+        """Return the received spans."""
         return [json.loads(line) for line in self._file.read_text().splitlines()] if self._file.exists() else []
 
 
 @contextmanager
 def receiver(file: Path, port: int = 0, status: int = 200) -> Iterator[Receiver]:
-    """Run one until the block ends."""
+    """Run a collector within the block."""
     command = [sys.executable, "-m", "tests.admin.otlp_receiver", str(port), str(file), str(status)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that answer looks from lists of rows, over real links, for tests of who asks them."""
+"""Nodes of a cluster that answer queries from lists of rows, over real links."""
 
 import contextlib
 import json
@@ -42,9 +42,9 @@ class ScriptedCluster:
         self.map.partitions = [PartitionEntry(1, f"storage-{n % storages}") for n in range(PARTITIONS)]
         self.map.shards = [ShardEntry(1, "router-0") for _ in range(SHARDS)]
         self.rows: dict[tuple[str, str], list[msgspec.Struct]] = {}
-        self.silent: set[str] = set()  # they take questions and answer none
+        self.silent: set[str] = set()  # they receive queries and do not answer
         self.replies: dict[str, AdminReply] = {}  # by verb
-        self.looks: list[tuple[str, Query]] = []
+        self.queries: list[tuple[str, Query]] = []
         self.orders: list[tuple[str, Admin]] = []
         self.batch = 1_000
 
@@ -53,8 +53,8 @@ class ScriptedCluster:
         self.rows.setdefault((node, what), []).extend(rows)
 
     def asked(self) -> Counter[str]:
-        """Return how often each node was asked."""
-        return Counter(node for node, _ in self.looks)
+        """Return the number of queries by node."""
+        return Counter(node for node, _ in self.queries)
 
     def _frame(self, name: str, peer: PeerKey, payload: bytes) -> None:
         message = decode_control(payload)
@@ -62,9 +62,9 @@ class ScriptedCluster:
         if isinstance(message, FollowMap):
             answer = MapPages().page(self.map, max(message.page_of, 0), message.offset)
         elif isinstance(message, Query):
-            self.looks.append((name, message))
+            self.queries.append((name, message))
             if name not in self.silent:
-                answer = self._seen(name, message)
+                answer = self._result(name, message)
         elif isinstance(message, Admin):
             self.orders.append((name, message))
             reply = self.replies.get(message.verb, AdminReply(0, False, None, f"no `{message.verb}` here", 1))
@@ -72,23 +72,23 @@ class ScriptedCluster:
         if answer is not None:
             assert self.nodes[name].hub.send(peer.node, CONTROL, encode_control(answer))
 
-    def _seen(self, name: str, look: Query) -> QueryResult:
+    def _result(self, name: str, query: Query) -> QueryResult:
         literal = ("client_id", "topic")
         rows = [
             row
-            for row in self.rows.get((name, look.what), [])
-            if all(getattr(row, key, look.where[key]) == look.where[key] for key in literal if key in look.where)
+            for row in self.rows.get((name, query.what), [])
+            if all(getattr(row, key, query.where[key]) == query.where[key] for key in literal if key in query.where)
         ]
-        begin = int(look.after or 0)
-        end = min(begin + min(look.limit, self.batch), len(rows))
+        begin = int(query.after or 0)
+        end = min(begin + min(query.limit, self.batch), len(rows))
         raw = [msgspec.msgpack.encode(row) for row in rows[begin:end]]
         return QueryResult(
-            look.request, raw, str(end) if end < len(rows) else "", total=len(rows), map_epoch=self.map.epoch
+            query.request, raw, str(end) if end < len(rows) else "", total=len(rows), map_epoch=self.map.epoch
         )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let them listen while the block runs; ``up.json`` names the router."""
+        """Listen within the block; ``up.json`` names the router."""
         async with trio.open_nursery() as nursery:
             for name, node in self.nodes.items():
                 address = await start(nursery, node)

@@ -1,4 +1,4 @@
-"""Alarms begin when their condition has held for its time, and end with it."""
+"""Alerts become active when their condition has held for its time, and clear with it."""
 
 from typing import Any
 
@@ -10,26 +10,26 @@ from wire.messages.cluster_map import ClusterMap, PartitionEntry
 from wire.messages.node_rows import StatsRow
 
 
-def sight(now_s: float, **about: Any) -> ClusterView:
+def view(now_s: float, **about: Any) -> ClusterView:
     cluster_map = ClusterMap("c")
     found = ClusterView(int(now_s * 1000), cluster_map, {}, (), "r1")
     return found._replace(**about)
 
 
-def test_an_alarm_waits_for_its_time_and_is_told_once() -> None:
+def test_alerts_after_duration_become_active_once() -> None:
     alarms = Alerts()
-    assert alarms.evaluate(sight(0, silent=["edge-1"])) == ([], [])
-    began, ended = alarms.evaluate(sight(5, silent=["edge-1"]))
+    assert alarms.evaluate(view(0, silent=["edge-1"])) == ([], [])
+    began, ended = alarms.evaluate(view(5, silent=["edge-1"]))
     assert [(one.name, one.about, one.since_ms) for one in began] == [("node_down", "edge-1", 0)] and not ended
-    assert alarms.evaluate(sight(6, silent=["edge-1"])) == ([], [])
-    began, ended = alarms.evaluate(sight(7))
+    assert alarms.evaluate(view(6, silent=["edge-1"])) == ([], [])
+    began, ended = alarms.evaluate(view(7))
     assert not began and [(one.name, one.ended_at_ms) for one in ended] == [("node_down", 7000)]
     assert not alarms.active and alarms.past == ended
-    assert alarms.evaluate(sight(8, silent=["edge-1"])) == ([], [])  # its time begins anew
+    assert alarms.evaluate(view(8, silent=["edge-1"])) == ([], [])  # its time restarts
 
 
 def test_conditions() -> None:
-    """Each in one look, or in two where it has a time."""
+    """Each in one evaluation, or in two if it has a duration."""
     alarms = Alerts()
     cluster_map = ClusterMap("c")
     cluster_map.partitions = [PartitionEntry(), PartitionEntry()]
@@ -39,7 +39,7 @@ def test_conditions() -> None:
         "s2": StatsRow(node="s2", version="2", queue_oldest_s=700.0, ready=False, why_not_ready=["no lease"]),
     }
     for now in (0, 400, 90_000):
-        alarms.evaluate(sight(now, map=cluster_map, stats=stats, offsets_ms={"s1": 300.0}))
+        alarms.evaluate(view(now, map=cluster_map, stats=stats, offsets_ms={"s1": 300.0}))
     names = {(one.name, one.severity) for one in alarms.active}
     assert names == {
         ("partition_without_primary", "critical"),
@@ -54,7 +54,7 @@ def test_conditions() -> None:
 
 
 def counted(**counters: float) -> dict[str, StatsRow]:
-    """Return one edge's figures: canaries, queue_full, and connects that were refused or accepted."""
+    """Return one edge's counters: canaries, queue_full, and connects that were refused or accepted."""
     names = {
         "canaries": "stratamq_canary_failures_total",
         "full": 'stratamq_messages_dropped_total{reason="queue_full"}',
@@ -69,12 +69,12 @@ def counted(**counters: float) -> dict[str, StatsRow]:
     return {"e1": StatsRow(node="e1", incarnation=1, counters={names[key]: value for key, value in counters.items()})}
 
 
-def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
-    """What a node counted before the service came, or more than five minutes ago, is no alarm."""
+def test_alerts_on_counter_growth_clear_when_it_stops() -> None:
+    """Counts from before the service started, or from more than five minutes ago, raise no alert."""
     alarms, growth = Alerts(), Growth(GROWING)
 
     def names(now_s: float, stats: dict[str, StatsRow]) -> set[str]:
-        alarms.evaluate(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
+        alarms.evaluate(view(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
         return {one.name for one in alarms.active}
 
     assert names(0, counted(syncs=100.0, slow=50.0)) == set()
@@ -95,26 +95,26 @@ def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
     assert names(710, began_anew) == set()
 
 
-def test_displaced_and_refused_connections_of_one_pool_are_an_alarm() -> None:
-    """Those that were silent are not: a port ends them without need."""
+def test_alerts_on_displaced_connections_of_a_pool() -> None:
+    """Silent connections do not count: a port closes them without need."""
     alarms, growth = Alerts(), Growth(GROWING)
     calm = counted(displaced=0.0, no_place=0.0, silent=0.0)
     crowded = counted(displaced=15.0, no_place=15.0, silent=900.0)
     for now_s, stats in ((0, calm), (10, crowded), (80, crowded)):
-        alarms.evaluate(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
+        alarms.evaluate(view(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
     assert [(one.name, one.about) for one in alarms.active] == [("unauthenticated_crowd", "e1 edge_clients")]
 
 
 def test_conditions_of_gauges() -> None:
-    """A rebalance that goes on is no alarm, and a node that does not gossip sees nobody by intent."""
+    """A rebalance with progress raises no alert, and a node without gossip sees no members by design."""
     alarms = Alerts()
 
     def names(now_s: float, moves: float, **gauges: float) -> set[str]:
         shown = {"stratamq_ring_moves_pending": moves} | {f"stratamq_{key}": value for key, value in gauges.items()}
-        members = [{'stratamq_gossip_members{state="alive"}': seen} for seen in (9.0, 8.0, 0.0)]
+        members = [{'stratamq_gossip_members{state="alive"}': members_seen} for members_seen in (9.0, 8.0, 0.0)]
         rows = zip("abc", members, strict=True)
-        stats = {node: StatsRow(node=node, gauges=shown | seen) for node, seen in rows}
-        alarms.evaluate(sight(now_s, stats=stats))
+        stats = {node: StatsRow(node=node, gauges=shown | members_seen) for node, members_seen in rows}
+        alarms.evaluate(view(now_s, stats=stats))
         return {one.name for one in alarms.active}
 
     assert names(0, 5, store_full=1, turn_longest_seconds=2) == {"store_full", "loop_stalls"}
@@ -127,7 +127,7 @@ def test_conditions_of_gauges() -> None:
     assert "moves_stalled" not in names(1_801, 3)
 
 
-def test_each_alarm_says_what_to_do() -> None:
+def test_alerts_have_remedies() -> None:
     for alarm in ALARMS:
         assert alarm.severity in ("critical", "warning") and alarm.do and alarm.sentence and alarm.for_s >= 0
     assert len({alarm.name for alarm in ALARMS}) == len(ALARMS)

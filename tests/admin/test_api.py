@@ -1,4 +1,4 @@
-"""Calls of the HTTP service: which addresses and tokens are taken, and the request of each verb."""
+"""The HTTP client: accepted URLs and tokens, and the request of each verb."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +31,8 @@ from wire.messages.client_rows import QueuedMessageRow
         "http://localhost/x",
     ],
 )
-def test_an_address_that_is_none_or_shows_the_token_is_refused(url: str) -> None:
-    """In clear a token goes to this host alone."""
+def test_api_invalid_or_unencrypted_url_is_refused(url: str) -> None:
+    """Unencrypted, a token is sent to this host only."""
     with pytest.raises(UserError) as refused:
         Api(url, "t")
     assert refused.value.exit_code == ExitCode.USAGE and "\n" not in refused.value.message
@@ -48,8 +48,8 @@ def test_addresses_of_a_service() -> None:
         assert Api(url, "t").address == url.removesuffix("/api/v1").rstrip("/")
 
 
-def test_a_token_is_read_from_a_file_of_ones_own(tmp_path: Path) -> None:
-    """A missing file, one that is open to others, an empty one and a letter are refused with one line."""
+def test_read_token_requires_private_file(tmp_path: Path) -> None:
+    """A missing, public, empty or one-letter file is refused with one line."""
     file = tmp_path / "token"
     file.write_text("smq_abc\n")
     file.chmod(0o600)
@@ -88,19 +88,19 @@ WITHOUT_PATH = {
 
 
 def test_every_verb_has_one_path() -> None:
-    """Whatever the command line can change, a program with a token can."""
-    told = [row.verb for row in PATHS]
-    assert len(told) == len(set(told)) and not WITHOUT_PATH.keys() & set(told)
-    assert {*told, *WITHOUT_PATH} == {*VERBS}
+    """A program with a token can do every change of the command line."""
+    verbs = [row.verb for row in PATHS]
+    assert len(verbs) == len(set(verbs)) and not WITHOUT_PATH.keys() & set(verbs)
+    assert {*verbs, *WITHOUT_PATH} == {*VERBS}
 
 
-def test_each_work_is_ended_with_the_role_of_its_verb() -> None:
-    """The path of operations asks for one role, whichever verb it carries out."""
+def test_operations_cancel_needs_role_of_verb() -> None:
+    """The path of operations needs one role for every verb."""
     assert {VERBS[name].role for name in ("ring abort", "node undrain", EXPORT_CANCEL)} == {OperatorRole.OPERATOR}
 
 
 def test_every_path_of_a_verb_has_a_request() -> None:
-    """With every argument of the verb; what stands in the path stands nowhere else."""
+    """With every argument of the verb; those in the path are not repeated."""
     for row in PATHS:
         fields = msgspec.structs.fields(VERBS[row.verb].arguments)
         given = {field.name: "x" for field in fields if field.name != "dry_run"}
@@ -111,8 +111,8 @@ def test_every_path_of_a_verb_has_a_request() -> None:
     assert ApiCall.of("GET", "looks", "a/b", where="{}").line() == "GET /api/v1/looks/a%2Fb?where=%7B%7D"
 
 
-def test_a_look_is_the_same_behind_the_service() -> None:
-    """Rows with bytes, a busy node and one that does not answer; rows that are none are a failed node's."""
+def test_single_query_round_trip_keeps_event() -> None:
+    """Rows with bytes, a busy node and a silent one; invalid rows count as a failed node."""
     row = QueuedMessageRow(seq=1, payload=b"\x00\xff")
     answer = QueryAnswered(0, 7, [row], "next", 0, "", 9)
     sent = msgspec.json.decode(msgspec.json.encode(to_single_query(answer)), type=SingleQuery)
@@ -124,8 +124,8 @@ def test_a_look_is_the_same_behind_the_service() -> None:
     assert isinstance(event_of(SingleQuery([{"seq": "x"}]), "queue", "s", 4), LinkFailed)
 
 
-def test_an_address_that_is_too_long_says_what_to_do() -> None:
-    """A client identifier may have 64 KiB: over links it is asked for. The server's own answer has no body."""
+def test_api_long_url_error_has_remedy() -> None:
+    """A client identifier may have 64 KiB; links can send it. The server's own response has no body."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(PATIENCE_S)
 
@@ -144,7 +144,7 @@ def test_an_address_that_is_too_long_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"[" * 20_000, b'{"rows":' * 20_000, b'{"rows": "\xff"}', b"", b"9" * 5_000])
-def test_an_answer_that_is_none_is_one_line(answer: bytes) -> None:
-    """Another program may answer at that address; the command line ended with a traceback."""
-    with pytest.raises(UserError, match="no service of this release"):
+def test_read_answer_invalid_body_is_one_line(answer: bytes) -> None:
+    """Another program may listen at that address; this ended with a traceback."""
+    with pytest.raises(UserError, match="is not a service of this release"):
         read_answer("http://x", answer, dict[str, int])

@@ -1,4 +1,4 @@
-"""Reports of audits: those that the job writes, and files that are none."""
+"""Reports of audits: those of the job, and invalid files."""
 
 import json
 import os
@@ -14,16 +14,16 @@ PROOF = {"ACKED": 9, "DELIVERED": 5, "QUEUED": 1, "EXPIRED": 1, "DROPPED": 1, "L
 
 
 def report(folder: Path, name: str, at_ms: int, **more: Any) -> Path:
-    """Leave a report as ``jobs/report.py`` writes it; more keys than are read."""
+    """Write a report like ``jobs/report.py``, with additional keys."""
     (folder / name).mkdir()
     path = folder / name / "summary.json"
-    said = {"exit_code": 0, "counts": {}, "proof": None, "inputs": [{"created_ms": at_ms, "rows": 3}], "tables": {}}
-    path.write_text(json.dumps(said | more))
+    summary = {"exit_code": 0, "counts": {}, "proof": None, "inputs": [{"created_ms": at_ms, "rows": 3}], "tables": {}}
+    path.write_text(json.dumps(summary | more))
     return path
 
 
-def test_reports_are_told_the_newest_first(tmp_path: Path) -> None:
-    """By the moment that the exports are of; a proof's columns, and what differs between copies."""
+def test_read_reports_returns_newest_first(tmp_path: Path) -> None:
+    """By the time of the exports; includes the columns of the proof and differing copies."""
     report(tmp_path, "old", 1_000)
     found = {"orphan": 2, "replica_differs": 3}
     report(tmp_path, "new", 2_000, exit_code=1, counts=found, proof=PROOF)
@@ -33,8 +33,8 @@ def test_reports_are_told_the_newest_first(tmp_path: Path) -> None:
     assert (old.verdict, old.findings, old.lost) == ("clean", 0, None)
 
 
-def test_what_is_no_report_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file, one without end, one of another release, a folder or a pipe; an empty folder is none."""
+def test_read_reports_invalid_file_has_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another format, an endless file, another release, a folder or a pipe; an empty folder is skipped."""
     monkeypatch.setattr(audits, "SUMMARY_BYTES_MAX", 1_000)
     report(tmp_path, "a-long", 1, tables={"x": ["y" * 2_000]})
     (tmp_path / "b-letter").mkdir()
@@ -50,8 +50,8 @@ def test_what_is_no_report_is_told_as_such(tmp_path: Path, monkeypatch: pytest.M
     assert all(("\n" not in verdict and "report" in verdict) or "read" in verdict for verdict in rows.values()), rows
 
 
-def test_the_newest_are_read_where_there_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the time that they were written: no file of another is opened."""
+def test_read_reports_beyond_bound_reads_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By file time: other files are not opened."""
     monkeypatch.setattr(audits, "REPORTS_MAX", 3)
     for number in range(6):
         os.utime(report(tmp_path, f"r{number}", number), (number, number))

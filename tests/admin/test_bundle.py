@@ -1,4 +1,4 @@
-"""A support bundle shows no secret in any form, no name where pseudonyms are wanted, and stays within its bound."""
+"""A support bundle contains no secret in any form, no name if pseudonyms are requested, and stays within its bound."""
 
 import base64
 import hashlib
@@ -17,13 +17,13 @@ from admin.doctor.host import ROOMS
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "correct horse-9"
-ODD = 'zw#ölf "Hüte"/\\'  # each letter of which some form writes in another way
+ODD = 'zw#ölf "Hüte"/\\'  # each letter has another encoding in some form
 KEY = bytes(range(7, 39))
 TOKEN = "smq_" + base64.urlsafe_b64encode(bytes(range(100, 132))).decode().rstrip("=")
 
 
 def shapes(secret: bytes) -> list[str]:
-    """Return a secret in plain, in hex, of a URL, and in base64 alone and behind other bytes."""
+    """Return a secret in plain, in hex, URL-encoded, and in base64 alone and after other bytes."""
     whole = [base64.b64encode(before + secret + b"zz").decode() for before in (b"", b"a", b"ab")]
     urls = [quote(secret), quote_plus(secret), quote(secret, safe="")]
     urls += [re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in urls]
@@ -31,7 +31,7 @@ def shapes(secret: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("secret", [PASSWORD.encode(), ODD.encode(), KEY, TOKEN.encode()])
-def test_a_secret_that_is_known_here_is_found_in_every_form(secret: bytes) -> None:
+def test_masking_known_secret_is_masked_in_every_form(secret: bytes) -> None:
     hider = Hider([secret])
     for shape in shapes(secret):
         if not shape.isprintable():
@@ -41,17 +41,17 @@ def test_a_secret_that_is_known_here_is_found_in_every_form(secret: bytes) -> No
             assert not any(text in shown for text in (shape[3:-4], secret.hex()[4:-4])), shape
 
 
-def test_secrets_are_known_by_what_surrounds_them() -> None:
-    """Without a key file on this host: a setting's name, a URL, PEM, tokens, long keys."""
+def test_masking_finds_secrets_by_context() -> None:
+    """Without a key file on this host: by a setting's name, a URL, PEM, tokens, long keys."""
     hider = Hider([])
     pem = "-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----"
     jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln"
     row = {"name": "edge.listeners.x.http_password", "value": "hunter2"}
     assert hider.hide(row) == {**row, "value": "***"}
-    said = (
+    text = (
         f"http://ann:hunter2@host/x {pem} {TOKEN} {jwt} Bearer abcdefgh123 {KEY.hex()} password=hunter2 secret: 's p'"
     )
-    shown = hider.hide(said)
+    shown = hider.hide(text)
     for part in ("hunter2", "MIIE", TOKEN[8:], "c2ln", "abcdefgh123", KEY.hex()[8:], "s p"):
         assert part not in shown
     assert "http://***@host/x" in shown
@@ -83,7 +83,7 @@ def test_secrets_are_known_by_what_surrounds_them() -> None:
         "SCRAM-SHA-256$4096:hunter2$dTpodW50ZXIy:dTpodW50ZXIy",
     ],
 )
-def test_short_secrets_are_known_by_what_stands_before_them(text: str) -> None:
+def test_masking_finds_short_secrets_by_preceding_name(text: str) -> None:
     shown = Hider([]).hide({"message": text})["message"]
     assert "hunter2" not in shown and "dTpodW50ZXIy" not in shown and "***" in shown
 
@@ -99,12 +99,12 @@ def test_short_secrets_are_known_by_what_stands_before_them(text: str) -> None:
         "see https://h/path/to?",
     ],
 )
-def test_sentences_about_secrets_stay(text: str) -> None:
+def test_masking_keeps_sentences_about_secrets(text: str) -> None:
     assert Hider([]).hide({"message": text})["message"].rstrip("*") == text
 
 
-def test_what_is_about_a_secret_is_shown() -> None:
-    """An algorithm or a file's name helps whoever reads the bundle; what the file holds is found by its content."""
+def test_masking_keeps_secret_metadata() -> None:
+    """The algorithm or a file's name helps the reader; the file's secrets are found by content."""
     hider = Hider([PASSWORD.encode()])
     for name, value in (
         ("edge.listeners.x.token_secret_algorithm", "HS256"),
@@ -118,13 +118,13 @@ def test_what_is_about_a_secret_is_shown() -> None:
     assert hider.hide({"token_secret": "short", "psk_old": "ab"}) == {"token_secret": "***", "psk_old": "***"}
 
 
-def test_key_files_tell_their_lines_and_what_those_encode(tmp_path: Path) -> None:
+def test_secrets_of_returns_lines_and_decoded_lines(tmp_path: Path) -> None:
     file = tmp_path / "gossip.keys"
     file.write_bytes(base64.b64encode(KEY) + b"\nann:" + PASSWORD.encode() + b"\n")
     assert {KEY, base64.b64encode(KEY), PASSWORD.encode()} <= secrets_of([file, tmp_path / "missing"])
 
 
-def test_pseudonyms_are_equal_in_one_bundle_and_differ_in_another() -> None:
+def test_pseudonyms_are_stable_within_one_bundle() -> None:
     words = own_words(ROOT, ROOMS)
     one, other = Hider([], words, ["edge-0"]), Hider([], words, ["edge-0"])
     row = {
@@ -141,7 +141,7 @@ def test_pseudonyms_are_equal_in_one_bundle_and_differ_in_another() -> None:
     assert one.hide(row) == shown and other.hide(row)["client_id"] != shown["client_id"]
 
 
-def test_an_archive_is_private_whole_and_says_its_hashes(tmp_path: Path) -> None:
+def test_archive_is_private_and_has_hashes(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     parts = [
         ArchiveFile("map.json", [{"epoch": 7}], is_document=True),
@@ -161,8 +161,8 @@ def test_an_archive_is_private_whole_and_says_its_hashes(tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir()] == ["a.tar.gz"]
 
 
-def test_what_a_killed_bundle_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    """Its half file was named as the bundle that is there."""
+def test_archive_leftover_of_killed_run_is_harmless(tmp_path: Path) -> None:
+    """The incomplete file had the name of the existing bundle."""
     (tmp_path / "b.tar.gz.new").touch()
     write_archive(tmp_path / "b.tar.gz", [ArchiveFile("a.jsonl", [1])], {})
     with pytest.raises(FileExistsError):
@@ -170,8 +170,8 @@ def test_what_a_killed_bundle_left_is_in_nobodys_way(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "b.tar.gz.new"]
 
 
-def test_the_oldest_lines_of_the_largest_log_go_first(tmp_path: Path) -> None:
-    """And the manifest says how many; what may lose nothing stays whole."""
+def test_archive_too_large_removes_oldest_log_lines(tmp_path: Path) -> None:
+    """The manifest counts them; a file that may not lose lines stays complete."""
     path = tmp_path / "a.tar.gz"
     text = hashlib.shake_256(b"x").hexdigest(50)
     lines = [{"n": n, "text": text} for n in range(300)]

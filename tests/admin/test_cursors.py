@@ -1,4 +1,4 @@
-"""Cursors: what comes back is what was given, and nothing else is followed."""
+"""Cursors: round trip, and refusal of all others."""
 
 import base64
 
@@ -14,8 +14,8 @@ HERE = Position("edge-1", 7, "4711")
 
 
 @given(st.text(max_size=300), st.integers(0, 1 << 60))
-def test_a_cursor_is_read_as_it_was_written(after: str, incarnation: int) -> None:
-    """Whatever a node's position looks like; the text is fit for an address."""
+def test_cursor_round_trip(after: str, incarnation: int) -> None:
+    """For any position; the text is valid in a URL."""
     after = after.encode("utf-8", "replace").decode()
     position = Position("edge-1", incarnation, after)
     text = write_cursor("c1", "clients", DIGEST, position)
@@ -23,8 +23,8 @@ def test_a_cursor_is_read_as_it_was_written(after: str, incarnation: int) -> Non
     assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-def test_a_digest_is_of_the_question_alone() -> None:
-    """Not of the order in which somebody wrote it."""
+def test_digest_depends_on_query_only() -> None:
+    """It does not depend on the order of the filters."""
     assert digest_of("clients", {"a": "1", "b": "2"}, ["x", "y"]) == digest_of(
         "clients", {"b": "2", "a": "1"}, ["y", "x"]
     )
@@ -35,13 +35,13 @@ def test_a_digest_is_of_the_question_alone() -> None:
 @pytest.mark.parametrize(
     ("cluster", "what", "digest", "why"),
     [
-        ("c2", "clients", DIGEST, "of cluster 'c1', this one is 'c2'"),
-        ("c1", "sessions", DIGEST, "of another question"),
-        ("c1", "clients", digest_of("clients", {}), "of other filters"),
+        ("c2", "clients", DIGEST, "cluster 'c1', this is cluster 'c2'"),
+        ("c1", "sessions", DIGEST, "another query"),
+        ("c1", "clients", digest_of("clients", {}), "other filters"),
     ],
 )
-def test_a_foreign_cursor_is_refused(cluster: str, what: str, digest: bytes, why: str) -> None:
-    """It would begin somewhere in other rows."""
+def test_read_cursor_of_other_query_is_refused(cluster: str, what: str, digest: bytes, why: str) -> None:
+    """Its rows would differ."""
     with pytest.raises(CursorRefused, match=why):
         read_cursor(write_cursor("c1", "clients", DIGEST, HERE), cluster, what, digest)
 
@@ -67,8 +67,8 @@ def _text(value: object) -> str:
         base64.urlsafe_b64encode(b"\x91" * 3000).decode().rstrip("="),
     ],
 )
-def test_what_is_no_cursor_is_refused(text: str) -> None:
-    """In one line, whatever it is."""
+def test_read_cursor_invalid_text_is_refused(text: str) -> None:
+    """In one line."""
     with pytest.raises(CursorRefused) as refused:
         read_cursor(text, "c1", "clients", DIGEST)
     assert (
@@ -77,8 +77,8 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    """Nothing else is raised."""
+def test_read_cursor_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    """No other exception is raised."""
     text = base64.urlsafe_b64encode(data).decode().rstrip("=")
     with pytest.raises(CursorRefused):
         read_cursor(text, "c1", "clients", DIGEST)

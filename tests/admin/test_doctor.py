@@ -1,4 +1,4 @@
-"""Each check of `stratamq doctor` finds what is wrong, and says what to do."""
+"""Each check of `stratamq doctor` finds its problem, and has a remedy."""
 
 import datetime
 import resource
@@ -32,15 +32,15 @@ def cluster_map(**about: Any) -> ClusterMap:
 
 
 def examined(of_map: ClusterMap | None = None, stats: dict[str, StatsRow] | None = None, **more: Any) -> Any:
-    sight = ClusterView(NOW_MS, of_map or cluster_map(), stats or {}, more.pop("silent", ()), more.pop("leader", "r1"))
-    sight = sight._replace(offsets_ms=more.pop("offsets_ms", {}))
-    return cluster.ExaminedCluster(sight, **{"status": {"stores_aside": 0}, "settings": {"e1": {}}, **more})
+    view = ClusterView(NOW_MS, of_map or cluster_map(), stats or {}, more.pop("silent", ()), more.pop("leader", "r1"))
+    view = view._replace(offsets_ms=more.pop("offsets_ms", {}))
+    return cluster.ExaminedCluster(view, **{"status": {"stores_aside": 0}, "settings": {"e1": {}}, **more})
 
 
-def found(seen: cluster.ExaminedCluster) -> dict[str, str]:
+def found(cluster_state: cluster.ExaminedCluster) -> dict[str, str]:
     """Return the worst state of each check that is not ok."""
     states: dict[str, list[DoctorFinding]] = {}
-    for finding in cluster.judge(seen):
+    for finding in cluster.judge(cluster_state):
         states.setdefault(finding.check, []).append(finding)
     return {check: worst(those) for check, those in states.items() if worst(those) != OK}
 
@@ -53,7 +53,7 @@ def gauges(**about: float) -> dict[str, StatsRow]:
     return row(gauges=about)
 
 
-def test_a_cluster_that_is_well_has_one_line_a_check() -> None:
+def test_doctor_healthy_cluster_has_one_line_per_check() -> None:
     findings = cluster.judge(examined())
     assert {finding.state for finding in findings} == {OK} and len(findings) == len(cluster.CHECKS)
 
@@ -117,43 +117,41 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seen", "states"), WRONG)
-def test_each_check_finds_what_is_wrong_and_no_other_does(
-    seen: cluster.ExaminedCluster, states: dict[str, str]
-) -> None:
-    assert found(seen) == states
-    assert all(finding.do for finding in cluster.judge(seen) if finding.state in (WARN, FAIL))
+@pytest.mark.parametrize(("cluster_state", "states"), WRONG)
+def test_doctor_check_finds_its_problem_only(cluster_state: cluster.ExaminedCluster, states: dict[str, str]) -> None:
+    assert found(cluster_state) == states
+    assert all(finding.do for finding in cluster.judge(cluster_state) if finding.state in (WARN, FAIL))
 
 
-def test_every_check_of_a_cluster_has_a_case_here() -> None:
+def test_doctor_cases_cover_every_check() -> None:
     assert {check for _, states in WRONG for check in states} == {check.name for check in cluster.CHECKS}
 
 
-def test_many_findings_of_one_check_are_cut_and_counted() -> None:
+def test_doctor_many_findings_are_truncated_and_counted() -> None:
     check = Check("c", "good", "do", lambda: [(WARN if n else FAIL, str(n), "x") for n in range(30)])
     findings = judged(check)
     assert len(findings) == 21 and findings[0].state == FAIL and "10 more" in findings[-1].found
 
 
 def test_files_and_modes(tmp_path: Path) -> None:
-    """A key that others may read fails; a file that everybody may change is warned of."""
-    looked = host.HostReader(tmp_path)
+    """A key that others can read fails; a file that everyone can change gives a warning."""
+    reader = host.HostReader(tmp_path)
     (tmp_path / "node.key").write_text("x")
     (tmp_path / "node.key").chmod(0o640)
     (tmp_path / "store").write_text("x")
     (tmp_path / "store").chmod(0o666)
-    states = {finding.about: finding.state for finding in host.judge(looked) if finding.check == "files"}
+    states = {finding.about: finding.state for finding in host.judge(reader) if finding.check == "files"}
     assert states == {str(tmp_path / "node.key"): FAIL, str(tmp_path / "store"): WARN}
     (tmp_path / "node.key").chmod(0o600)
     (tmp_path / "store").chmod(0o600)
-    assert [finding.state for finding in host.judge(looked) if finding.check == "files"] == [OK]
+    assert [finding.state for finding in host.judge(reader) if finding.check == "files"] == [OK]
 
 
 def of(findings: list[DoctorFinding], check: str) -> list[tuple[str, str]]:
     return [(finding.state, finding.found) for finding in findings if finding.check == check]
 
 
-def test_a_configuration_is_read_and_its_mistakes_are_lines(tmp_path: Path) -> None:
+def test_doctor_configuration_mistakes_are_lines(tmp_path: Path) -> None:
     def wrong() -> None:
         raise UserError("edge.x: no such setting\nedge.y: too large")
 
@@ -163,27 +161,27 @@ def test_a_configuration_is_read_and_its_mistakes_are_lines(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("days", "state"), [(31, OK), (29, WARN), (6, FAIL), (-1, FAIL)])
-def test_days_of_a_certificate_here(tmp_path: Path, days: int, state: str) -> None:
+def test_doctor_local_certificate_expiry(tmp_path: Path, days: int, state: str) -> None:
     made = DevelopmentAuthority(tmp_path, "c", datetime.datetime.now(datetime.UTC))
     end = x509.load_pem_x509_certificate(made.certificate.read_bytes()).not_valid_after_utc
     for path in tmp_path.glob("*.pem"):
         if path != made.certificate:
             path.unlink()
-    looked = host.HostReader(tmp_path, now=end.timestamp() - days * DAY_S)
-    assert [finding.state for finding in host.judge(looked) if finding.check == "certificates"] == [state]
+    reader = host.HostReader(tmp_path, now=end.timestamp() - days * DAY_S)
+    assert [finding.state for finding in host.judge(reader) if finding.check == "certificates"] == [state]
 
 
-def test_a_low_limit_of_files_is_warned_of(tmp_path: Path) -> None:
+def test_doctor_low_file_limit_is_warned(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     try:
-        ((state, said),) = of(host.judge(host.HostReader(tmp_path)), "file limit")
+        ((state, text),) = of(host.judge(host.HostReader(tmp_path)), "file limit")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert state == WARN and "may open 1024 files" in said
+    assert state == WARN and "may open 1024 files" in text
 
 
-def test_a_foreign_package_a_kernel_and_keys(tmp_path: Path) -> None:
+def test_doctor_host_problems_are_found(tmp_path: Path) -> None:
     """Another ``conf`` on the path, huge pages, swap, a full container, an old key, a damaged certificate."""
     (tmp_path / "site" / "conf").mkdir(parents=True)
     (tmp_path / "site" / "conf" / "__init__.py").touch()
@@ -199,29 +197,29 @@ def test_a_foreign_package_a_kernel_and_keys(tmp_path: Path) -> None:
     keys = tmp_path / "gossip.keys"
     keys.write_text("key")
     (tmp_path / "bad.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
-    looked = host.HostReader(
+    reader = host.HostReader(
         tmp_path, path=[str(tmp_path / "site")], proc=tmp_path / "proc", sys=tmp_path / "sys",
         now=keys.stat().st_mtime + 100 * DAY_S, settings={"e1": {"membership.key_file": str(keys)}},
     )  # fmt: skip
-    findings = host.judge(looked)
+    findings = host.judge(reader)
     assert [finding.about for finding in findings if finding.check == "packages"] == ["conf"]
     about = {finding.about for finding in findings if finding.check == "kernel" and finding.state == WARN}
     assert about >= {"transparent huge pages", "swap", "memory"}
     assert of(findings, "gossip keys") == [(WARN, "was written 100 days ago")]
-    assert of(findings, "certificates") == [(WARN, "holds no certificate that can be read")]
+    assert of(findings, "certificates") == [(WARN, "holds no readable certificate")]
 
 
-def test_growth_says_over_how_long_it_was_seen() -> None:
-    """Gibibytes an hour, out of two seconds, read as if an hour had been measured."""
+def test_doctor_disk_growth_states_measured_time() -> None:
+    """A rate per hour from two seconds looked like a measurement of an hour."""
     before, after = row(disk_free_bytes=50 * GIB, disk_bytes=100 * GIB), row(disk_free_bytes=49 * GIB)
     (finding,) = [
         one for one in cluster.judge(examined(stats=before, later=after, later_s=2.0)) if one.check == "disks"
     ]
-    assert "lost 1024 MiB in the 2 s of this look" in finding.found and "--over 60" in finding.found
+    assert "lost 1024 MiB in 2 s" in finding.found and "--over 60" in finding.found
 
 
-def test_gossip_keys_of_a_folder_are_found_without_a_node(tmp_path: Path) -> None:
-    """`doctor --local` skipped the age of the key in the very folder that it was given."""
+def test_doctor_local_finds_gossip_keys(tmp_path: Path) -> None:
+    """`doctor --local` skipped the age of the key in its own folder."""
     (tmp_path / "tls").mkdir()
     keys = tmp_path / "tls" / "gossip.key"
     keys.write_text("x")

@@ -1,4 +1,4 @@
-"""Explanations: rows in, the condition that decides first, with its numbers and the setting's name."""
+"""Explanations: from rows to the deciding condition, with its numbers and the setting's name."""
 
 import re
 from pathlib import Path
@@ -110,20 +110,20 @@ CASES: list[tuple[str, ClientView, list[str]]] = [
 
 
 @pytest.mark.parametrize(("what", "of", "parts"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)])
-def test_why_nothing_reaches_a_client(what: str, of: ClientView, parts: list[str]) -> None:
+def test_explain_client_first_condition_decides(what: str, of: ClientView, parts: list[str]) -> None:
     """The first condition that holds decides; each sentence has numbers, times and the setting."""
     story = explain_client(of, NOW, [FILTER])
     assert story.cause is not None and story.cause.what == what, story.steps
     assert all(part in story.verdict for part in parts), story.verdict
 
 
-def test_a_time_of_no_calendar_is_shown_as_it_is() -> None:
-    """A hostile node tells any number."""
-    assert since(2**62, 0) == f" since {2**62} ms of no calendar, for 0 s"
+def test_texts_time_outside_calendar_is_a_number() -> None:
+    """A hostile node may send any number."""
+    assert since(2**62, 0) == f" since {2**62} ms (outside the calendar), for 0 s"
 
 
-def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:
-    """Nothing is made up; a window without messages behind it keeps nobody waiting."""
+def test_explain_client_without_problem_has_no_cause() -> None:
+    """No cause is invented; a full window without queued messages blocks none."""
     assert explain_client(view({}, OPEN), NOW, [FILTER]).cause is None
     full = view({"queued": 64, "out": 64, "window": 64}, OPEN | {"inflight": 64})
     assert explain_client(full, NOW, [FILTER]).cause is None
@@ -131,8 +131,8 @@ def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:
     assert explain_client(more, NOW, [FILTER]).cause is None, "its partition bounds it, not its edge"
 
 
-def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
-    """What was not answered is said to lack."""
+def test_explain_client_silent_node_is_missing_source() -> None:
+    """A missing answer is listed as a missing source."""
     missing = MissingRows("storage-1", "no answer in 1 s")
     story = explain_client(view(None, partial=(missing,)), NOW, [])
     assert story.cause is None and story.lacked == (missing,)
@@ -143,26 +143,28 @@ def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
     [
         ("a/b", [MatchRow(client_id="c", filter="a/+", why="")], None, ""),
         ("a/b", [MatchRow(client_id="c", filter="a/+", why="no_local")], "no_local", "has No Local"),
-        ("a/b", [MatchRow(client_id="c", filter="a/+", why="", no_local=True)], "no_local", "publishes itself"),
-        ("a/b", [MatchRow(client_id="c", filter="a/+", why="access")], "access", "do not let it receive"),
+        ("a/b", [MatchRow(client_id="c", filter="a/+", why="", no_local=True)], "no_local", "its own messages"),
+        ("a/b", [MatchRow(client_id="c", filter="a/+", why="access")], "access", "deny receiving"),
         ("a/b/c", [], "no_subscription", "'a/+' misses it by one level"),
         ("a", [], "no_subscription", "'a/+' misses it by one level"),
-        ("x/y/z", [], "no_subscription", "its one subscription does not meet"),
+        ("x/y/z", [], "no_subscription", "its one subscription does not match"),
     ],
 )
-def test_why_a_topic_does_not_reach_a_client(topic: str, matches: list[MatchRow], what: str | None, part: str) -> None:
-    """Its subscriptions, and the reason of each that meets the topic."""
+def test_explain_client_with_topic_gives_reason_of_match(
+    topic: str, matches: list[MatchRow], what: str | None, part: str
+) -> None:
+    """Its subscriptions, and the reason of each that matches the topic."""
     story = explain_client(view({}, OPEN), NOW, [FILTER], topic=topic, matches=matches)
     assert (story.cause.what if story.cause is not None else None) == what and part in story.verdict
 
 
-def test_no_subscription_at_all() -> None:
+def test_explain_client_without_subscription() -> None:
     """Without a topic."""
     story = explain_client(view({}, OPEN), NOW, [])
     assert story.verdict == "it has no subscription"
 
 
-def test_drops_of_the_journal_stand_behind_the_cause() -> None:
+def test_explain_client_lists_journal_drops_after_cause() -> None:
     """With reason, topic and time."""
     drop = JournalRow(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
     story = explain_client(view({"queued": 9, "dropped": 3}), NOW, [FILTER], journal=[drop])
@@ -173,8 +175,8 @@ def test_drops_of_the_journal_stand_behind_the_cause() -> None:
     assert "of 'a/b' was dropped at 22:14:20 UTC: queue_full" in story.steps[2].why and "1 entry" in story.had[1]
 
 
-def test_how_somebody_unknown_left() -> None:
-    """Its session ended, or its CONNECT was refused: journals remember."""
+def test_explain_client_unknown_shows_last_end() -> None:
+    """Its session ended, or its CONNECT was refused, according to journals."""
     entries = [
         JournalRow(event="session_end", reason="expired", node="storage-1", at_ms=NOW - 60_000, detail="5 messages"),
         JournalRow(event="refused", reason="0x86", node="edge-1", at_ms=NOW - 1_000, detail="CONNECT"),
@@ -185,8 +187,8 @@ def test_how_somebody_unknown_left() -> None:
     assert story.steps[2].why == "it was refused at 22:14:19 UTC: 0x86 (CONNECT)"
 
 
-def test_each_setting_that_a_sentence_names_exists() -> None:
-    """In docs/settings.md, which is made of the models."""
+def test_explanations_name_existing_settings() -> None:
+    """In docs/settings.md, which is generated from the models."""
     text = "".join(path.read_text() for path in (ROOT / "admin" / "explain").glob("*.py"))
     names = set(re.findall(r"\b(edge|router|storage)\.([a-z_]+)\b", text))
     settings: dict[str, Any] = {"edge": EdgeSettings, "router": RouterSettings, "storage": StorageSettings}
@@ -207,8 +209,8 @@ def topic(*matches: MatchRow, owner: str = "router-1", partitions: tuple[int, ..
 MAP = ClusterMap("c", partitions=[PartitionEntry(1, "storage-1"), PartitionEntry(1, "")])
 
 
-def test_who_gets_a_topic() -> None:
-    """Owner, receivers with their options, groups with whose turn it is, and near misses."""
+def test_explain_topic_lists_receivers() -> None:
+    """Owner, receivers with their options, groups with their next member, and near misses."""
     found = topic(
         MatchRow(client_id="d", filter="a/+", qos=1, durable=True, partition=7, queued=3, online=False, why=""),
         MatchRow(client_id="e", filter="a/#", qos=0, online=True, no_local=True, identifier=4, why=""),
@@ -219,19 +221,19 @@ def test_who_gets_a_topic() -> None:
     )
     story = explain_topic(found, MAP, qos=2)
     text = "\n".join(step.why for step in story.steps)
-    assert story.cause is None and story.verdict == "2 subscriptions and 1 shared group take it"
+    assert story.cause is None and story.verdict == "2 subscriptions and 1 shared group receive it"
     assert (
-        "shard 5 (route key 'a') is owned by router-1: serving" in text and "edges that hold its answer: edge-1" in text
+        "shard 5 (route key 'a') is owned by router-1: serving" in text and "edges that cache its route: edge-1" in text
     )
     assert "'d' by 'a/+' at QoS 1, lowered from 2, in partition 7, behind 3 entries, not connected: queued" in text
     assert "'e' by 'a/#' at QoS 0, lowered from 2, in its connection at edge-1 (No Local, Subscription Iden" in text
     assert "one member of group 'g' on 'a/b': 1 of 2 take it, the next one is 'm1' at edge-1" in text
-    assert "'f' does not get it by 'a/b': the message is larger than its Maximum Packet Size (90 of 64 bytes)" in text
-    assert "'a/b/c' does not meet it: the filter misses the topic by one level" in text
+    assert "'f' does not receive it by 'a/b': the message is larger than its Maximum Packet Size (90" in text
+    assert "'a/b/c' does not match it: the filter misses the topic by one level" in text
 
 
-def test_members_of_a_group_at_several_places() -> None:
-    """Each place has a turn of its own; the edge that takes the message goes round the places."""
+def test_explain_topic_shared_group_at_several_places() -> None:
+    """Each place has its own next member; the edge of the message alternates between the places."""
     durable: dict[str, Any] = {"filter": "a/b", "share": "g", "qos": 2, "why": "", "durable": True, "online": True}
     found = topic(
         MatchRow(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why="", retain_handling=2, online=True),
@@ -240,19 +242,17 @@ def test_members_of_a_group_at_several_places() -> None:
     )
     steps = explain_topic(found, MAP).steps
     (group,) = [step for step in steps if step.what == "group"]
-    assert "3 of 3 take it, the edge that takes the message goes round the places, in each it is the turn" in group.why
+    assert "3 of 3 can receive it, the edge of the message alternates between the places" in group.why
     assert group.why.endswith("'m1' at edge-1, 'm2' in partition 7")
     members = [step for step in steps if step.what == "member"]
     assert [step.facts["turn"] for step in members] == [True, True, False]
-    assert members[0].why.startswith(
-        "a member of group 'g', whose turn it is there: 'm1' by 'a/b' at QoS 1, in its conn"
-    )
+    assert members[0].why.startswith("a member of group 'g', the next one there: 'm1' by 'a/b' at QoS 1, in its conn")
     assert members[0].why.endswith("(Retain Handling 2)") and "at QoS 1 of 2 granted" in members[1].why
 
 
-def test_nobody_gets_a_topic() -> None:
+def test_explain_topic_without_receiver_has_nearest_reason() -> None:
     """The nearest reason decides; a filter one level off is only a hint."""
-    assert explain_topic(topic(), MAP).verdict == "nobody gets 'a/b': no subscription meets it"
+    assert explain_topic(topic(), MAP).verdict == "no client receives 'a/b': no subscription meets it"
     near = explain_topic(topic(MatchRow(filter="a/c", why="level")), MAP)
     assert near.verdict.startswith("nobody gets") and near.steps[-2].what == "level"
     own = explain_topic(topic(MatchRow(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
@@ -266,8 +266,8 @@ def test_nobody_gets_a_topic() -> None:
 ORIGIN = "edge-1/1795358845149/4711"
 
 
-def test_the_way_of_a_message_in_order() -> None:
-    """By cause first, for clocks of nodes differ; then what is held of it now."""
+def test_explain_message_steps_in_causal_order() -> None:
+    """In causal order, because clocks of nodes differ; then the stored copies."""
     events = [
         ("storage-1", TraceEventRow(stage="committed", at_us=5, partition=7, detail="operation 918")),
         ("edge-1", TraceEventRow(stage="received", at_us=9, client_id="p")),
@@ -282,7 +282,7 @@ def test_the_way_of_a_message_in_order() -> None:
 @pytest.mark.parametrize(
     ("found", "part"),
     [
-        (Evidence(), "no trace of it"),
+        (Evidence(), "no record of it"),
         (
             Evidence(journal=[("s", JournalRow(event="drop", reason="expired", client_id="d", at_ms=1))]),
             "drop for 'd': expired",
@@ -298,8 +298,8 @@ def test_the_way_of_a_message_in_order() -> None:
         (Evidence(retained=[("s", RetainedMessageRow(topic="a/b", partition=2))]), "the retained message of 'a/b'"),
     ],
 )
-def test_what_became_of_a_message(found: Evidence, part: str) -> None:
-    """The step at which it is, or was lost; nothing that no source says."""
+def test_explain_message_deciding_step(found: Evidence, part: str) -> None:
+    """The step at which it is, or was lost; no step without a source."""
     assert part in explain_message(ORIGIN, found).verdict
 
 
@@ -308,20 +308,20 @@ def test_what_became_of_a_message(found: Evidence, part: str) -> None:
     [
         (topic(), "nobody", "no subscription meets it"),
         (topic(MatchRow(client_id="e", qos=1, why="", window=2, inflight=2)), "window", "its window is full: 2 of 2"),
-        (topic(MatchRow(client_id="e", qos=1, why="", window=2, inflight=1)), "no_trace", "no trace of it"),
+        (topic(MatchRow(client_id="e", qos=1, why="", window=2, inflight=1)), "no_trace", "no record of it"),
         (topic(MatchRow(client_id="d", qos=1, why="queue_full", durable=True)), "queue_full", "its queue is full"),
         (topic(MatchRow(client_id="e", qos=1, why=""), partitions=(1,)), "no_primary", "partition 1 has subscribers"),
     ],
 )
-def test_of_a_message_that_nobody_knows_its_topic_tells_more(found: TopicView, what: str, part: str) -> None:
-    """Whatever keeps messages of the topic from somebody now; that nobody knows the message itself is said first."""
+def test_explain_unknown_message_uses_topic(found: TopicView, what: str, part: str) -> None:
+    """Conditions that block messages of the topic now; the first step states that the message is unknown."""
     story = explain_unknown_message(explain_message(ORIGIN, Evidence()), found, explain_topic(found, MAP))
     assert story.steps[0].what == "no_trace" and story.cause is not None
     assert story.cause.what == what and part in story.verdict
 
 
-def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:
-    """It was queued on its way: the last step decides."""
+def test_explain_message_acknowledged_entry_is_not_queued() -> None:
+    """It was queued before: the last step decides."""
     entry: dict[str, Any] = {"client_id": "d", "seq": 12}
     events = [
         ("s", TraceEventRow(stage="queued", at_us=5, **entry)),
@@ -332,8 +332,8 @@ def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:
     assert explain_message(ORIGIN, Evidence(events=events[:1])).verdict == "queued for 'd' as entry 12"
 
 
-def test_a_drop_decides_over_a_queue() -> None:
-    """One receiver has it, another one lost it: the loss is said first."""
+def test_explain_message_drop_decides_over_queue() -> None:
+    """One receiver has it, another one lost it: the loss comes first."""
     story = explain_message(
         ORIGIN,
         Evidence(
@@ -350,32 +350,32 @@ def test_a_drop_decides_over_a_queue() -> None:
         (
             DeliveryEnd("e", "d", 12, NOW, NOW + 3_000),
             "earlier_connection",
-            "an earlier connection; this one came 3 s later",
+            "an earlier connection; the current one was opened 3 s later",
         ),
         (DeliveryEnd("e", "d", 12, NOW, NOW - 3_000), "acked", "acked for 'd' as entry 12"),
         (DeliveryEnd("e", "d", 12, NOW, None), "acked", "acked for 'd' as entry 12"),
         (
             DeliveryEnd("s", "d", 12, None, NOW),
             "finished",
-            "was acknowledged, or dropped; the connection that is there came at",
+            "was acknowledged, or dropped; the current connection was opened at",
         ),
         (DeliveryEnd("s", "d", 12), "finished", "entry 12 of 'd' is not in its queue: it was acknowledged, or dropped"),
     ],
 )
-def test_who_had_an_entry_that_is_finished(found: DeliveryEnd, what: str, part: str) -> None:
-    """Another connection than the one that is there now is said; nothing is said that no source tells."""
+def test_explain_message_finished_entry(found: DeliveryEnd, what: str, part: str) -> None:
+    """A later connection is mentioned; no statement without a source."""
     acked = TraceEventRow(stage="acked", at_us=NOW * 1000, client_id="d", seq=12)
     events = [("e", acked)] if found.acknowledged_at_ms is not None else []
     story = explain_message("entry 12 of 'd'", Evidence(events=events, finished=[found]))
     assert story.cause is not None and story.cause.what == what and part in story.verdict
 
 
-def test_a_takeover_is_said_where_nothing_else_is() -> None:
-    """The newest one, to a client that is connected; a reason that keeps messages away decides before it."""
+def test_explain_client_takeover_without_other_cause() -> None:
+    """The newest one, for a connected client; a blocking condition decides before it."""
     journal = [JournalRow(event="takeover", node="edge-2", at_ms=NOW - age) for age in (9_000, 4_000)]
     story = explain_client(view({}, OPEN), NOW, [FILTER], journal=journal)
     assert story.cause is not None and (story.cause.what, story.cause.node) == ("takeover", "edge-2")
-    assert "took over at 22:14:16 UTC: what the earlier one acknowledged does not come again" in story.verdict
+    assert "took over at 22:14:16 UTC: messages that the earlier one acknowledged are not sent again" in story.verdict
     full = explain_client(view({"queued": 70, "out": 64, "window": 64}, FULL), NOW, [FILTER], journal=journal)
     assert full.cause is not None and full.cause.what == "window"
     assert (
@@ -384,8 +384,8 @@ def test_a_takeover_is_said_where_nothing_else_is() -> None:
     )
 
 
-def test_what_is_no_origin_is_refused() -> None:
-    """Before anybody is asked."""
+def test_check_origin_invalid_text_is_refused() -> None:
+    """Before a node is queried."""
     for good in (ORIGIN, "session/252-17/9", "will/3/4"):
         assert check_origin(good) == good
     for bad in ("", "edge-1", "edge-1/x/1", "a b/1/2", "edge-1/1/2/3", "session/252-17/9\n", "x" * 70_000):

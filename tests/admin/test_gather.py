@@ -1,4 +1,4 @@
-"""One page out of many nodes: order, cursors, silence, restarts, and answers in any order."""
+"""Scatter-gather: order, cursors, silent and restarted nodes, and results in any order."""
 
 import math
 from collections import defaultdict
@@ -27,18 +27,18 @@ from admin.scatter_gather import (
 
 
 class Nodes:
-    """Nodes with rows, that answer what they are asked when a test says so."""
+    """Nodes with rows, which answer when a test says so."""
 
     def __init__(self, **rows: list[Any]) -> None:
         self.rows = rows
         self.lives = dict.fromkeys(rows, 1)
-        self.batch = 3  # rows of one answer at most
+        self.batch = 3  # maximum rows of one result
 
     def targets(self) -> list[QueryTarget]:
         return [QueryTarget(node, self.lives[node]) for node in self.rows]
 
     def answer(self, ask: NodeQuery) -> QueryAnswered:
-        """Answer as a node that numbers its rows in this life."""
+        """Answer like a node that numbers the rows of its incarnation."""
         here = self.rows[ask.node]
         begin = int(ask.after or 0)
         end = min(begin + min(ask.limit, self.batch), len(here))
@@ -47,7 +47,7 @@ class Nodes:
         )
 
     def page(self, limit: int, after: Position | None = None, **options: Any) -> ResultPage:
-        """Ask until a page is there; every node answers at once."""
+        """Query until the page is ready; every node answers at once."""
         gather = ScatterGather(self.targets(), limit, after=after, **options)
         ready = gather.handle(0.0, QueryTick())
         asks = list(ready.asks)
@@ -61,15 +61,15 @@ def shown(page: ResultPage) -> list[Any]:
     return [row for _, row in page.rows]
 
 
-def test_rows_of_nodes_stand_in_the_order_of_their_names() -> None:
-    """And each has its node beside it."""
+def test_walk_returns_rows_in_node_order() -> None:
+    """Each row has its node."""
     page = Nodes(b=["b1", "b2"], a=["a1"], c=[]).page(10)
     assert page.rows == (("a", "a1"), ("b", "b1"), ("b", "b2"))
     assert page.after is None and page.complete and page.total_about == 3
 
 
-def test_a_page_without_answers_of_all_nodes_says_no_total() -> None:
-    """The rows of the first node filled it, and stood there as about all that there are."""
+def test_walk_partial_answers_have_no_total() -> None:
+    """The rows of the first node filled the page, and were reported as the total."""
     nodes = Nodes(a=["a1", "a2"], b=["b1", "b2", "b3"])
     first = nodes.page(1)
     assert first.total_about == 0 and first.after is not None
@@ -77,8 +77,8 @@ def test_a_page_without_answers_of_all_nodes_says_no_total() -> None:
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
-def test_pages_join_to_the_whole_list(limit: int) -> None:
-    """Each page but the last is full, wherever it ends."""
+def test_walk_pages_form_the_whole_list(limit: int) -> None:
+    """Each page but the last is full, at every boundary."""
     nodes = Nodes(a=["a1", "a2"], b=[], c=["c1", "c2", "c3", "c4"], d=["d1"])
     rows: list[Any] = []
     after: Position | None = None
@@ -92,8 +92,8 @@ def test_pages_join_to_the_whole_list(limit: int) -> None:
     assert rows == ["a1", "a2", "c1", "c2", "c3", "c4", "d1"]
 
 
-def test_an_answer_that_stands_behind_the_page_is_not_shown_and_not_lost() -> None:
-    """The second node answered first, with more than what is left for it."""
+def test_walk_rows_after_page_are_in_next_page() -> None:
+    """The second node answered first, with more rows than fit."""
     nodes = Nodes(a=["a1", "a2"], b=["b1", "b2", "b3"])
     gather = ScatterGather(nodes.targets(), 3)
     first, second = gather.handle(0.0, QueryTick()).asks
@@ -106,8 +106,8 @@ def test_an_answer_that_stands_behind_the_page_is_not_shown_and_not_lost() -> No
     assert shown(nodes.page(9, page.after)) == ["b2", "b3"]
 
 
-def test_a_silent_node_is_named_after_a_second_and_the_others_are_shown() -> None:
-    """Whatever its place."""
+def test_walk_silent_node_is_named_after_timeout() -> None:
+    """At any position."""
     nodes = Nodes(a=["a1"], b=["b1"], c=["c1"])
     gather = ScatterGather(nodes.targets(), 10)
     asks = gather.handle(0.0, QueryTick()).asks
@@ -120,8 +120,8 @@ def test_a_silent_node_is_named_after_a_second_and_the_others_are_shown() -> Non
     assert page.partial == (MissingRows("a", "no answer in 1 s"),) and page.after is None and not page.overtime
 
 
-def test_an_answer_behind_its_time_changes_nothing() -> None:
-    """The node is named, so its rows are not there; another one is still within its time."""
+def test_walk_late_answer_is_ignored() -> None:
+    """The node is named, so its rows are absent; another one is still within its time."""
     nodes = Nodes(a=["a1"], b=["b1", "b2", "b3", "b4"])
     gather = ScatterGather(nodes.targets(), 10)
     late, other = gather.handle(0.0, QueryTick()).asks
@@ -133,8 +133,8 @@ def test_an_answer_behind_its_time_changes_nothing() -> None:
     assert page.partial == (MissingRows("a", "no answer in 1 s"),)
 
 
-def test_a_node_that_is_busy_is_asked_again_and_named_when_it_stays_so() -> None:
-    """Its own time to wait counts."""
+def test_walk_busy_node_is_retried_then_named() -> None:
+    """Its wait time counts."""
     nodes = Nodes(a=["a1"])
     gather = ScatterGather(nodes.targets(), 10)
     (ask,) = gather.handle(0.0, QueryTick()).asks
@@ -146,8 +146,8 @@ def test_a_node_that_is_busy_is_asked_again_and_named_when_it_stays_so() -> None
     assert page is not None and page.partial == (MissingRows("a", "busy for 1 s"),)
 
 
-def test_a_node_that_nobody_asks_owes_no_answer() -> None:
-    """It was busy, and rows before it filled the page meanwhile; asked again later, it has its second."""
+def test_walk_unqueried_node_has_no_deadline() -> None:
+    """It was busy while rows of earlier nodes filled the page; queried again later, it has a full second."""
     nodes = Nodes(a=["a1"], b=["b1", "b2", "b3"], c=["c1"])
     gather = ScatterGather(nodes.targets(), 2)
     _, second, third = gather.handle(0.0, QueryTick()).asks
@@ -162,8 +162,8 @@ def test_a_node_that_nobody_asks_owes_no_answer() -> None:
     assert page is not None and shown(page) == ["c1"] and [one.node for one in page.partial] == ["a"]
 
 
-def test_a_page_ends_with_its_time_and_goes_on_where_it_was() -> None:
-    """A node that answers short of a second each, for ever."""
+def test_walk_page_timeout_can_be_resumed() -> None:
+    """A node that always answers after almost a second."""
     nodes = Nodes(a=list(range(100)), b=[])
     nodes.batch = 1
     gather = ScatterGather(nodes.targets(), 50)
@@ -180,14 +180,14 @@ def test_a_page_ends_with_its_time_and_goes_on_where_it_was() -> None:
     assert shown(page) == list(range(int(page.after.after)))
 
 
-def test_a_restarted_node_is_begun_anew_and_named() -> None:
-    """Between two pages, seen by the map or by the answer alone, and in the middle of a page."""
-    for told in (True, False):
+def test_walk_restarted_node_is_read_again_and_named() -> None:
+    """Between two pages, detected by the map or by the result, and within a page."""
+    for by_map in (True, False):
         nodes = Nodes(a=["a1", "a2", "a3"])
         after = nodes.page(2).after
         assert after == Position("a", 1, "2")
         nodes.lives["a"] = 2
-        if told:
+        if by_map:
             page = nodes.page(9, after)
         else:
             gather = ScatterGather([QueryTarget("a", 1)], 9, after=after)
@@ -200,8 +200,8 @@ def test_a_restarted_node_is_begun_anew_and_named() -> None:
         assert shown(page) == ["a1", "a2", "a3"] and page.restarted == ("a",)
 
 
-def test_rows_of_a_life_that_ended_in_the_middle_of_a_page_are_not_shown() -> None:
-    """The map says so before the node does."""
+def test_walk_rows_of_former_incarnation_are_discarded() -> None:
+    """The map has the new incarnation before the node answers."""
     nodes = Nodes(a=["a1", "a2", "a3", "a4"])
     gather = ScatterGather(nodes.targets(), 9)
     (ask,) = gather.handle(0.0, QueryTick()).asks
@@ -212,8 +212,8 @@ def test_rows_of_a_life_that_ended_in_the_middle_of_a_page_are_not_shown() -> No
     assert page is not None and shown(page) == ["new"] and page.restarted == ("a",)
 
 
-def test_a_node_that_left_is_named_and_a_cursor_of_it_is_refused() -> None:
-    """Its rows cannot be gone on with."""
+def test_walk_removed_node_is_named_and_its_cursor_refused() -> None:
+    """The list cannot resume there."""
     nodes = Nodes(a=["a1"], b=["b1"])
     gather = ScatterGather(nodes.targets(), 9)
     first, _ = gather.handle(0.0, QueryTick()).asks
@@ -232,16 +232,16 @@ def test_a_node_that_left_is_named_and_a_cursor_of_it_is_refused() -> None:
         (LinkFailed("a", "connection refused"), "connection refused"),
     ],
 )
-def test_a_node_that_does_not_answer_as_it_should_is_named(answer: Any, why: str) -> None:
-    """With the reason; nothing of such an answer is shown."""
+def test_walk_invalid_answer_names_node(answer: Any, why: str) -> None:
+    """With the reason; no rows of such a result are listed."""
     gather = ScatterGather([QueryTarget("a", 1)], 2)
     gather.handle(0.0, QueryTick())
     page = gather.handle(0.1, answer).page
     assert page is not None and page.partial == (MissingRows("a", why),) and page.rows == ()
 
 
-def test_a_node_that_does_not_get_on_is_named() -> None:
-    """Its position does not move: asked again it would answer so for ever."""
+def test_walk_node_without_progress_is_named() -> None:
+    """Its position does not advance: it would repeat the answer forever."""
     gather = ScatterGather([QueryTarget("a", 1)], 5)
     (ask,) = gather.handle(0.0, QueryTick()).asks
     (again,) = gather.handle(0.1, QueryAnswered(ask.request, 1, rows=["x"], after="p")).asks
@@ -250,28 +250,28 @@ def test_a_node_that_does_not_get_on_is_named() -> None:
     assert shown(page) == ["x"]
 
 
-def test_the_best_of_all_nodes_are_merged() -> None:
-    """Every node is asked at once, to its end."""
+def test_best_merges_rows_of_all_nodes() -> None:
+    """Every node is queried at once, to its end."""
     nodes = Nodes(a=[1, 9, 3, 7], b=[8], c=[2, 6, 10, 4, 5])
     page = nodes.page(4, best=lambda row: row)
     assert page.rows == (("c", 10), ("a", 9), ("b", 8), ("a", 7)) and page.after is None
 
 
-def test_nobody_to_ask_is_an_empty_page() -> None:
+def test_walk_without_targets_is_empty() -> None:
     """A cluster without such nodes."""
     page = ScatterGather([], 5).handle(0.0, QueryTick()).page
     assert page is not None and page.rows == () and page.complete
 
 
-def test_no_more_nodes_are_asked_at_once_than_a_page_may() -> None:
-    """A walk asks a few ahead; the best are asked for at 32 nodes at most."""
+def test_gather_bounds_concurrent_queries() -> None:
+    """A walk queries a few nodes ahead; the best query at most 32 nodes."""
     targets = [QueryTarget(f"node-{number:03}", 1) for number in range(100)]
     assert len(ScatterGather(targets, 5).handle(0.0, QueryTick()).asks) == 4
     assert len(ScatterGather(targets, 5, best=lambda row: row).handle(0.0, QueryTick()).asks) == 32
 
 
-def test_every_row_is_asked_for_once_of_all_nodes_at_once() -> None:
-    """Whichever node answers first, nothing that it gave is asked for again, and rows stand in the nodes' order."""
+def test_every_row_queries_all_nodes_once() -> None:
+    """In any order of answers, no rows are read twice, and rows are in the order of the nodes."""
     nodes = Nodes(a=[f"a{n}" for n in range(7)], b=[f"b{n}" for n in range(9)], c=["c0"])
     gather = ScatterGather(nodes.targets(), EVERY_ROW)
     asks = list(gather.handle(0.0, QueryTick()).asks)
@@ -290,19 +290,19 @@ def test_every_row_is_asked_for_once_of_all_nodes_at_once() -> None:
     assert len(ScatterGather(many, EVERY_ROW).handle(0.0, QueryTick()).asks) == 32
 
 
-def test_every_row_has_its_time_anew_with_each_answer_that_has_rows() -> None:
-    """A long list ends by a node that gives nothing more, and goes on where it was."""
+def test_every_row_restarts_timeout_with_rows() -> None:
+    """A long list ends at a node without further rows, and can be resumed."""
     nodes = Nodes(a=["a1"], b=[f"b{number}" for number in range(30)])
     gather = ScatterGather(nodes.targets(), EVERY_ROW)
     first, ask = gather.handle(0.0, QueryTick()).asks
     gather.handle(0.0, nodes.answer(first))
     now = 0.0
-    for _ in range(8):  # 7.2 s in all
+    for _ in range(8):  # 7.2 s in total
         now += 0.9
         ready = gather.handle(now, nodes.answer(ask))
         assert ready.page is None
         (ask,) = ready.asks
-    while ready.page is None:  # from here on it looks on, and finds nothing
+    while ready.page is None:  # from here on it finds no rows
         now += 0.5
         ready = gather.handle(now, QueryAnswered(ask.request, 1, (), f"{100 + now}"))
         ask = ready.asks[0] if ready.asks else ask
@@ -319,26 +319,26 @@ NAMES = ("a", "b", "c", "d", "e")
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None:
-    """No row of one life twice, no node unnamed whose rows are not all there, and rows in their order."""
+    """No row of one incarnation twice, no incomplete node unnamed, and rows in order."""
     sizes = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
     lives = dict.fromkeys(NAMES[: len(sizes)], 1)
     count = dict(zip(NAMES, sizes, strict=False))
     failed: set[str] = set()
     named: dict[str, str] = {}
     anew: set[str] = set()
-    seen: list[tuple[str, int, int]] = []
+    rows_seen: list[tuple[str, int, int]] = []
 
     def answer(ask: NodeQuery) -> QueryAnswered:
         begin = int(ask.after or 0)
         end = min(begin + data.draw(st.integers(0, min(ask.limit, 3))), count[ask.node])
         end = max(end, begin + 1) if begin == end < count[ask.node] and ask.limit else end
-        life = lives[ask.node]
-        rows = [(ask.node, life, number) for number in range(begin, end)]
-        return QueryAnswered(ask.request, life, rows, str(end) if end < count[ask.node] else "")
+        incarnation = lives[ask.node]
+        rows = [(ask.node, incarnation, number) for number in range(begin, end)]
+        return QueryAnswered(ask.request, incarnation, rows, str(end) if end < count[ask.node] else "")
 
     after: Position | None = None
     for _ in range(60):
-        targets = [QueryTarget(node, life) for node, life in lives.items()]
+        targets = [QueryTarget(node, incarnation) for node, incarnation in lives.items()]
         gather = ScatterGather(targets, data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, EVERY_ROW])), after=after)
         now = 0.0
         ready = gather.handle(now, QueryTick())
@@ -353,7 +353,7 @@ def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None
                 ready = gather.handle(now, QueryTick())
                 asks += ready.asks
         page = ready.page
-        seen += shown(page)
+        rows_seen += shown(page)
         named.update({missing.node: missing.why for missing in page.partial})
         anew.update(page.restarted)
         after = page.after
@@ -362,16 +362,19 @@ def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None
     else:
         raise AssertionError("the walk has no end")
 
-    assert len(seen) == len(set(seen)), "a row twice"
+    assert len(rows_seen) == len(set(rows_seen)), "a row twice"
     by_life: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for node, life, number in seen:
-        by_life[node, life].append(number)
+    for node, incarnation, number in rows_seen:
+        by_life[node, incarnation].append(number)
     for node, size in count.items():
         whole = by_life[node, lives[node]] == list(range(size))
         assert whole or node in named or lives[node] > 1, f"{node} is not whole and not named"
-        assert node in anew or len({life for name, life in by_life if name == node and by_life[name, life]}) <= 1
+        assert (
+            node in anew
+            or len({incarnation for name, incarnation in by_life if name == node and by_life[name, incarnation]}) <= 1
+        )
     assert set(named) <= failed
-    assert [node for node, _, _ in seen] == sorted(node for node, _, _ in seen)
+    assert [node for node, _, _ in rows_seen] == sorted(node for node, _, _ in rows_seen)
 
 
 def _happens(
@@ -383,13 +386,13 @@ def _happens(
     failed: set[str],
     now: float,
 ) -> QueryReady:
-    """One thing, whichever hypothesis likes."""
+    """Apply one event that Hypothesis chooses."""
     what = data.draw(st.sampled_from(["answer"] * 6 + ["busy", "fail", "silent", "restart"]))
     node = data.draw(st.sampled_from(sorted(lives)))
     if what == "restart":
         lives[node] += 1
         if data.draw(st.booleans()):
-            return gather.handle(now, MapMoved([QueryTarget(name, life) for name, life in lives.items()]))
+            return gather.handle(now, MapMoved([QueryTarget(name, incarnation) for name, incarnation in lives.items()]))
         return gather.handle(now, QueryTick())
     if what == "fail":
         failed.add(node)

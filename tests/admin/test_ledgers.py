@@ -1,4 +1,4 @@
-"""What ledgers have of one message: real files of an edge and a storage node, read as `msg explain --ledger` does."""
+"""One message in ledgers: real files of an edge and a storage node, read like `msg explain --ledger`."""
 
 import gzip
 from pathlib import Path
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     storage.began(AT, 7, 2, 100)
     taken: list[tuple[int | str, ...]] = [(0, 1_795_358_845_149, 4711, MARK, 1, SESSION, 3, SESSION + 1, 9)]
     storage.operation(LedgerOperation(7, 50, 1, taken))
-    storage.operation(LedgerOperation(7, 101, 1, [(0, 1_795_358_845_149, 4711, MARK, 1, SESSION, 77)]))  # never was
+    storage.operation(LedgerOperation(7, 101, 1, [(0, 1_795_358_845_149, 4711, MARK, 1, SESSION, 77)]))  # never existed
     storage.flush(AT)
     storage.record(LedgerRecord("dropped", AT + 5_000, p=7, op=60, pe=1, s=SESSION + 1, n=9, r="queue full"))
     storage.operation(LedgerOperation(7, 70, 1, [], [(SESSION, 1, 4)]))
@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_who_acknowledged_a_message_and_what_became_of_its_entries(folder: Path) -> None:
-    """In the order of its way; what a later epoch found not to be committed is left out."""
+def test_read_ledgers_returns_acknowledgement_and_entries(folder: Path) -> None:
+    """In path order; operations that a later epoch found uncommitted are omitted."""
     assert any(path.suffix == ".gz" for path in folder.rglob("*"))
     found = read_ledgers(folder, ORIGIN)
     story = explain_message(ORIGIN, Evidence(recorded=found.steps, had=[found.had], lacked=found.lacked))
@@ -58,7 +58,7 @@ def test_who_acknowledged_a_message_and_what_became_of_its_entries(folder: Path)
 
 
 def test_another_message_and_no_ledgers(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nothing is said of what no file has; a folder without ledgers is a source that lacks."""
+    """No step without a file; a folder without ledgers is a missing source."""
     assert read_ledgers(folder, "edge-1/1795358845149/471").steps == []
     other = read_ledgers(folder, "edge-1/1795358845149/4712")
     assert [step.why for _, step in other.steps] == [
@@ -68,8 +68,8 @@ def test_another_message_and_no_ledgers(folder: Path, tmp_path_factory: pytest.T
     assert [missing.node for missing in read_ledgers(empty, ORIGIN).lacked] == ["ledgers"]
 
 
-def test_a_file_that_is_being_written_or_was_torn_is_read(folder: Path) -> None:
-    """Half a line, and half a compressed file."""
+def test_read_ledgers_incomplete_file_is_read(folder: Path) -> None:
+    """An incomplete line, and an incomplete compressed file."""
     (folder / "edge-2").mkdir()
     line = b'{"e":"acks","t":1,"o":"edge-2","k":[[0,1795358845149,4711,1,1,2]]}\n'
     (folder / "edge-2" / "edge-2-1-000001.jsonl.open").write_bytes(line + line[:40])
@@ -81,7 +81,7 @@ def test_a_file_that_is_being_written_or_was_torn_is_read(folder: Path) -> None:
     ("text", "numbers"),
     [(ORIGIN, (0, 1_795_358_845_149, 4711)), ("session/7-12/9", (1, SESSION, 9)), ("will/3/4", (2, 3, 4))],
 )
-def test_origins_are_read_as_they_are_written(text: str, numbers: tuple[int, int, int]) -> None:
+def test_origin_round_trip(text: str, numbers: tuple[int, int, int]) -> None:
     assert parse_origin(text) == numbers
 
 
@@ -94,8 +94,8 @@ def test_origins_are_read_as_they_are_written(text: str, numbers: tuple[int, int
         b'{"e":"began","p":[1],"pe":1,"op":1}',
     ],
 )
-def test_a_file_that_is_no_ledger_is_named(folder: Path, line: bytes) -> None:
-    """One line, whatever stands in it."""
+def test_read_ledgers_invalid_file_is_named(folder: Path, line: bytes) -> None:
+    """One line, for any content."""
     path = folder / "edge-9" / "zz.jsonl"
     path.parent.mkdir()
     path.write_bytes(line + b"\n")
@@ -103,6 +103,6 @@ def test_a_file_that_is_no_ledger_is_named(folder: Path, line: bytes) -> None:
         read_ledgers(folder, "edge-0/1/2")
 
 
-def test_what_is_no_origin_is_refused(folder: Path) -> None:
+def test_read_ledgers_invalid_origin_is_refused(folder: Path) -> None:
     with pytest.raises(NoLedger, match="no origin"):
         read_ledgers(folder, "what/\x1b[2J")

@@ -1,4 +1,4 @@
-"""Long work in one table: what runs, how much is left, and which verb ends it."""
+"""Operations in one table: progress, remaining work, and cancel command."""
 
 import pytest
 
@@ -11,7 +11,7 @@ STORAGE = {"node": "storage-1", "tier": "storage", "state": "draining", "replica
 EXPORT = {"node": "storage-0", "done": False, "error": "", "partitions": 8, "finished": 3, "rows": 90}
 
 
-def test_every_kind_says_how_much_is_left() -> None:
+def test_operations_report_remaining_work() -> None:
     rows = operations(RING, [EDGE, STORAGE, EDGE | {"node": "edge-1", "state": "active"}], {"storage-0": EXPORT})
     assert [(row.id, row.state, row.left, row.unit, row.cancel) for row in rows] == [
         ("rebalance-3", "running", 6, "moves", "ring abort"),
@@ -30,7 +30,9 @@ def test_every_kind_says_how_much_is_left() -> None:
         ({"phase": "aborting"}, {"done": True, "error": "no room"}, "failed"),
     ],
 )
-def test_what_ended_cannot_be_cancelled(ring: dict[str, object], export: dict[str, object], state: str) -> None:
+def test_operations_ended_have_no_cancel_command(
+    ring: dict[str, object], export: dict[str, object], state: str
+) -> None:
     """A drained node can: it is used again."""
     emptied = EDGE | {"connected": 0}
     moved, drained, written = operations(RING | ring, [emptied], {"storage-0": EXPORT | export})
@@ -38,9 +40,9 @@ def test_what_ended_cannot_be_cancelled(ring: dict[str, object], export: dict[st
     assert (drained.state, drained.cancel) == ("drained", "node undrain")
 
 
-def test_an_unknown_operation_names_those_that_there_are() -> None:
-    for rows, said in ((operations(RING, [], {}), "there are rebalance-3"), ([], "there is none at all")):
+def test_find_unknown_operation_lists_existing() -> None:
+    for rows, text in ((operations(RING, [], {}), "existing: rebalance-3"), ([], "there are none")):
         with pytest.raises(UserError) as refused:
             find(rows, "rebalance-4")
-        assert said in refused.value.message and refused.value.exit_code == ExitCode.FAILED
+        assert text in refused.value.message and refused.value.exit_code == ExitCode.FAILED
     assert operations({"id": None, "phase": "none", "done": 0, "total": 0}, [], {}) == []

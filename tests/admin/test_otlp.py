@@ -1,4 +1,4 @@
-"""Spans reach a collector of its own process; one that is down costs a line and a count, and nothing waits for it."""
+"""Spans reach a collector process; an unreachable one costs a log line and a count; callers are not blocked."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
-async def test_a_collector_gets_what_was_traced(tmp_path: Path) -> None:
+async def test_sender_exports_traced_messages(tmp_path: Path) -> None:
     with receiver(tmp_path / "spans") as collector:
         async with sending(collector.endpoint) as sender:
             sender.put(SPANS)
@@ -63,11 +63,11 @@ def test_numbers_of_a_hostile_node_are_sent_as_text() -> None:
     assert b"18446744073709551615" in otlp.encode(hostile.ready({}, 2**54), "c1", "9")
 
 
-async def test_a_collector_that_is_down_costs_one_line(
+async def test_sender_unreachable_collector_logs_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is there again, it gets what waited."""
-    monkeypatch.setattr(otlp, "AGAIN_S", (0.01,) * 1_000)
+    """When it is reachable again, it receives the queue."""
+    monkeypatch.setattr(otlp, "RETRY_S", (0.01,) * 1_000)
     port = free_port()
     caplog.set_level(logging.INFO)
     async with sending(f"http://127.0.0.1:{port}") as sender:
@@ -81,7 +81,7 @@ async def test_a_collector_that_is_down_costs_one_line(
     assert not sender.dropped
 
 
-async def test_what_a_collector_refuses_is_dropped_and_counted(tmp_path: Path) -> None:
+async def test_sender_refused_spans_are_dropped_and_counted(tmp_path: Path) -> None:
     with receiver(tmp_path / "spans", status=400) as collector:
         async with sending(collector.endpoint) as sender:
             sender.put(SPANS)
@@ -89,14 +89,14 @@ async def test_what_a_collector_refuses_is_dropped_and_counted(tmp_path: Path) -
     assert (dict(sender.dropped), sender.sent, sender.failures) == ({"refused": len(SPANS)}, 0, 1)
 
 
-def test_the_queue_is_bounded_and_the_oldest_go() -> None:
+def test_sender_full_queue_drops_oldest() -> None:
     sender = open_sender(HttpUrl("http://127.0.0.1:9"), "c1", "9")
     sender.put(SPANS * (QUEUED_MAX // len(SPANS) + 1))
     assert sender.queued == QUEUED_MAX
     assert sender.dropped == {"queue_full": len(SPANS) * (QUEUED_MAX // len(SPANS) + 1) - QUEUED_MAX}
 
 
-def test_without_the_libraries_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_sender_without_libraries_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.proto.collector.trace.v1", None)
     with pytest.raises(UserError, match=r"stratamq\[otel\]"):
         open_sender(HttpUrl("http://127.0.0.1:9"), "c1", "9")

@@ -1,4 +1,4 @@
-"""Events of a traced message become spans of one trace, however the events come in."""
+"""Events of a traced message become spans of one trace, in any order of arrival."""
 
 from collections import Counter
 from typing import Any
@@ -24,7 +24,7 @@ def event(node: str, stage: str, at_us: int, origin: str | None = ORIGIN, **fiel
 
 
 def way() -> list[Row]:
-    """Return the events of a QoS 1 message to one client that is connected and one that has a queue."""
+    """Return the events of a QoS 1 message to one connected client and one with a queue."""
     return [
         event("e0", "received", 100, client_id="p", topic="a/b", qos=1),
         event("e0", "forwarded", 110),
@@ -71,8 +71,8 @@ def test_a_message_is_one_trace_of_spans() -> None:
     assert builder.ready(10**9) == []
 
 
-def test_names_are_made_of_the_origin() -> None:
-    """A service that began anew tells the same; another message is another trace."""
+def test_span_identifiers_derive_from_origin() -> None:
+    """Equal after a restart of the service; another message is another trace."""
     first, second = Builder(), Builder()
     for builder in (first, second):
         builder.spans.take(way(), 0)
@@ -82,8 +82,8 @@ def test_names_are_made_of_the_origin() -> None:
     assert first.ready(QUIET_US)[0].trace_id != second.ready(QUIET_US)[0].trace_id
 
 
-def test_events_of_two_looks_are_one_message() -> None:
-    """A push names its entry alone, and the look before told whose that is."""
+def test_spans_events_of_two_reads_are_one_message() -> None:
+    """A push has its entry only; the read before had the entry's origin."""
     rows, builder = way(), Builder()
     builder.spans.take(rows[:5], 0)
     builder.spans.take(rows[5:], QUIET_US - 1)
@@ -91,8 +91,8 @@ def test_events_of_two_looks_are_one_message() -> None:
     assert len(builder.ready(2 * QUIET_US)) == 5
 
 
-def test_what_comes_late_is_told_under_the_same_names() -> None:
-    """The queue of a client that comes back later: one more deliver, and no second publish."""
+def test_spans_late_events_keep_identifiers() -> None:
+    """The queue of a client that reconnects later: another deliver, and no second publish."""
     builder = Builder()
     builder.spans.take(way()[:5], 0)
     publish = builder.ready(QUIET_US)[0]
@@ -105,20 +105,20 @@ def test_what_comes_late_is_told_under_the_same_names() -> None:
     assert (span.name, span.parent_id, span.trace_id) == ("deliver", publish.span_id, publish.trace_id)
 
 
-def test_a_message_that_is_never_quiet_is_told() -> None:
+def test_spans_busy_message_is_exported_after_maximum_time() -> None:
     builder = Builder()
     for number in range(LONGEST_US // QUIET_US * 2 + 1):
         builder.spans.take([event("e0", "received" if not number else "resolved", number)], number * QUIET_US // 2)
     assert [span.name for span in builder.ready(LONGEST_US)] == ["publish", "resolve"]
 
 
-def test_what_failed_says_why() -> None:
+def test_spans_failure_has_reason() -> None:
     builder = Builder()
     builder.spans.take([event("e0", "received", 1), event("e0", "refused", 2, reason="not_authorized")], 0)
     assert [(span.name, span.failed) for span in builder.ready(QUIET_US)] == [("publish", "not_authorized")]
 
 
-def test_more_events_than_are_kept_are_counted() -> None:
+def test_spans_excess_events_are_counted() -> None:
     builder = Builder()
     builder.spans.take([event("e0", "received", at, f"e0/1/{at}") for at in range(ROWS_MAX + 5)], 0)
     assert builder.dropped == {"events": 5}
@@ -129,16 +129,16 @@ def test_more_events_than_are_kept_are_counted() -> None:
     assert builder.dropped == {"events": 5}, "the connect was let go"
 
 
-async def test_looks_that_find_nobody_to_ask_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And asked again: a cluster that is away ends no export."""
+async def test_trace_export_failed_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are retried: an unreachable cluster does not stop the export."""
     monkeypatch.setattr(trace_export, "PERIOD_S", 0.001)
-    looks: list[int] = []
+    reads: list[int] = []
 
-    async def nobody() -> Cluster:
-        looks.append(1)
+    async def unreachable() -> Cluster:
+        reads.append(1)
         raise UserError("no router answers")
 
-    export = trace_export.TraceExport(nobody, SpanSender(None, HttpUrl("http://127.0.0.1:1"), "c", "1"))
+    export = trace_export.TraceExport(unreachable, SpanSender(None, HttpUrl("http://127.0.0.1:1"), "c", "1"))
     assert export.unread == 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(export.run)
@@ -146,4 +146,4 @@ async def test_looks_that_find_nobody_to_ask_are_counted(monkeypatch: pytest.Mon
             while export.unread < 3:
                 await trio.sleep(0.001)
         nursery.cancel_scope.cancel()
-    assert export.unread == len(looks)
+    assert export.unread == len(reads)

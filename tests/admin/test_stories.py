@@ -1,4 +1,4 @@
-"""Questions about one message that name it by a packet or an entry: which sources are asked, and said to lack."""
+"""Explanations of a message by packet or entry: queried sources, and missing ones."""
 
 from pathlib import Path
 
@@ -14,40 +14,40 @@ ORIGIN = "edge-0/1/2"
 
 
 def cluster_with_session(folder: Path) -> ScriptedCluster:
-    """Return a cluster whose storage node has a session that has had nine entries and holds none."""
+    """Return a cluster whose storage node has a session with nine past entries and an empty queue."""
     cluster = ScriptedCluster(folder)
     cluster.put("storage-0", "session", SessionDetail(client_id="c", online=False, durable=True, last_seq=9))
     return cluster
 
 
 async def test_a_dropped_entry_is_found_in_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was "acknowledged, or dropped", with the drop in the node's journal."""
+    """The verdict was "acknowledged, or dropped", although the node's journal had the drop."""
     cluster = cluster_with_session(tmp_path)
     dropped = JournalRow(1, 1000, "storage-0", "drop", "queue_full", "c", "t", ORIGIN, "entry 3, the oldest")
     other = JournalRow(2, 2000, "storage-0", "drop", "expired", "c", "t", "edge-0/1/9", "entry 33")
     cluster.put("storage-0", "journal", dropped, other)
     async with cluster.running():
         assert await cluster.command("msg", "explain", "--session", "c", "--seq", "3") == 0
-        told = capsys.readouterr().out
-        assert f"what became of {ORIGIN}?" in told and "drop for 'c': queue_full (entry 3, the oldest)" in told
+        output = capsys.readouterr().out
+        assert f"what became of {ORIGIN}?" in output and "drop for 'c': queue_full (entry 3, the oldest)" in output
         assert await cluster.command("msg", "explain", "--session", "c", "--seq", "4") == 0
     assert "=> entry 4 of 'c' is not in its queue: it was acknowledged, or dropped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [("--client", "c", "--packet", "3"), ("--session", "c", "--seq", "4")])
 async def test_each_source_is_named(words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ledgers stood nowhere, nor did a node whose journal and traces were not read."""
+    """Unread ledgers, and nodes with unread journal and traces, were not listed."""
     cluster = cluster_with_session(tmp_path)
     cluster.silent = {"edge-1"}
     async with cluster.running():
         await cluster.command("msg", "explain", *words)
-    told = capsys.readouterr()
-    assert "traces of the nodes that answered" in told.out and "lacked: " in told.out
-    assert "ledgers (not read" in told.out and "edge-1" in told.out
+    output = capsys.readouterr()
+    assert "traces of the nodes that answered" in output.out and "lacked: " in output.out
+    assert "ledgers (not read" in output.out and "edge-1" in output.out
 
 
 async def test_journals_keep_the_beginning_of_a_long_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`client explain` of a client ID beyond 256 characters never had its journal."""
+    """`client explain` never found the journal of a client ID beyond 256 characters."""
     name = "x" * 300
     cluster = ScriptedCluster(tmp_path)
     entry = JournalRow(1, 1000, "edge-0", "refused", "not_authorized", name[:NOTED_MAX], detail="no rule")
@@ -57,7 +57,7 @@ async def test_journals_keep_the_beginning_of_a_long_name(tmp_path: Path, capsys
     assert "it was refused" in capsys.readouterr().out
 
 
-def test_as_much_of_a_name_is_looked_for_as_is_kept() -> None:
+def test_journal_query_uses_stored_name_length() -> None:
     journal = Journal()
     journal.note("kicked", client_id="x" * 300)
     assert len(journal.entries[0].client_id) == NOTED_MAX

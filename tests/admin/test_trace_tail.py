@@ -1,4 +1,4 @@
-"""Following a trace: nodes wait for news, answer when it is over, and are asked no more often than that takes."""
+"""Following a trace: nodes hold queries until they have events, and are queried no more often than necessary."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -26,41 +26,41 @@ NODES = {"edge-0": "edge", "storage-0": "storage"}
 UTC_US = 1_800_000_000_000_000
 
 
-class Desks:
-    """The desks of two nodes, as links of the query layer; a turn of each every 20 ms."""
+class QueryServers:
+    """The query servers of two nodes, as links of the query layer; each runs every 20 ms."""
 
     def __init__(self) -> None:
         self.map = ClusterMap("c", 1)
         self.silent: set[str] = set()
-        self.looks: Counter[str] = Counter()
+        self.queries: Counter[str] = Counter()
         self.traces: dict[str, Tracer] = {}
-        self._desks: dict[str, QueryServer] = {}
-        self._said: list[QueryResult] = []
+        self._servers: dict[str, QueryServer] = {}
+        self._results: list[QueryResult] = []
         for name, tier in NODES.items():
             self.map.nodes[name] = NodeEntry(name, tier, 1, f"{name}:1", state=NodeState.ACTIVE)
             traces = self.traces[name] = Tracer(name, lambda: self.map, lambda: None)
             traces.utc_us = lambda: UTC_US + int(trio.current_time() * 1e6)
             bounds = QueryBounds(100, 1.0, 32 * 1024)
-            self._desks[name] = QueryServer(name, tier, bounds, traces.sources(), self._tell, lambda: 1)
+            self._servers[name] = QueryServer(name, tier, bounds, traces.sources(), self._add_result, lambda: 1)
 
-    def _tell(self, node: str, seen: QueryResult) -> None:
+    def _add_result(self, node: str, result: QueryResult) -> None:
         del node
-        self._said.append(seen)
+        self._results.append(result)
 
     async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
-        self.looks[question.what] += 1
-        request = self.looks.total()
+        self.queries[question.what] += 1
+        request = self.queries.total()
         with trio.move_on_after(timeout_s):
             if node in self.silent:
                 await trio.sleep_forever()
-            desk, where = self._desks[node], dict(question.where)
+            server, where = self._servers[node], dict(question.where)
             query_node = Query(request, question.what, where, after, limit, [], "", "operator", question.wait_ms)
-            desk.ask(trio.current_time(), "op", "operator", query_node)
+            server.ask(trio.current_time(), "op", "operator", query_node)
             while True:
-                desk.turn(trio.current_time())
-                for seen in [one for one in self._said if one.request == request]:
-                    self._said.remove(seen)
-                    return answered(0, 1, question.what, seen)
+                server.turn(trio.current_time())
+                for result in [one for one in self._results if one.request == request]:
+                    self._results.remove(result)
+                    return answered(0, 1, question.what, result)
                 await trio.sleep(TURN_S)
         return LinkFailed(node, f"no answer in {timeout_s:g} s")
 
@@ -78,19 +78,19 @@ class Desks:
         return page
 
     def begin(self, name: str, **options: Any) -> None:
-        for desk in self.traces.values():
-            desk.begin(TraceOrder(name, "topic", "#", **options), trio.current_time())
+        for server in self.traces.values():
+            server.begin(TraceOrder(name, "topic", "#", **options), trio.current_time())
 
     def stop(self, name: str) -> None:
-        for desk in self.traces.values():
-            desk.stop(name, trio.current_time())
+        for server in self.traces.values():
+            server.stop(name, trio.current_time())
 
     def note(self, node: str, stage: str, number: int) -> None:
         self.traces[node].note(stage, (0, 1, number), topic="a", qos=1)
 
 
 class Shown:
-    """Takes what is shown, with the time."""
+    """Records the shown events with the time."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[float, str, str | None]] = []
@@ -102,8 +102,8 @@ class Shown:
 
 
 @pytest.fixture
-def desks() -> Desks:
-    return Desks()
+def servers() -> QueryServers:
+    return QueryServers()
 
 
 def run(main: Callable[[], Any]) -> None:
@@ -114,77 +114,77 @@ def run(main: Callable[[], Any]) -> None:
     trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_what_comes_is_shown_at_once_and_who_waits_is_seldom_asked(desks: Desks) -> None:
-    """Within half a second; in a quiet minute a node answers some twelve times, and the end of the trace at once."""
+def test_follow_shows_events_promptly_with_few_queries(servers: QueryServers) -> None:
+    """Within 0.5 s; in a quiet minute a node answers about twelve times, and at once at the end of the trace."""
     shown = Shown()
 
     async def main() -> None:
-        desks.begin("t")
+        servers.begin("t")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, Cluster(desks), "t", 0.5, shown)
+            nursery.start_soon(follow, Cluster(servers), "t", 0.5, shown)
             await trio.sleep(1.0)
-            before = desks.looks.total()
+            before = servers.queries.total()
             await trio.sleep(12 * WAIT_S)
-            assert desks.looks.total() - before <= 2 * 2 * 13
+            assert servers.queries.total() - before <= 2 * 2 * 13
             came = trio.current_time()
-            desks.note("edge-0", "received", 7)
-            desks.note("storage-0", "queued", 7)
+            servers.note("edge-0", "received", 7)
+            servers.note("storage-0", "queued", 7)
             await trio.sleep(1.0)
             found = sorted((node, stage) for _, node, stage in shown.rows)
             assert found == [("edge-0", "received"), ("storage-0", "queued")]
             assert all(at - came < 0.6 for at, _, _ in shown.rows)
             stopped = trio.current_time()
-            desks.note("edge-0", "acknowledged", 7)
-            desks.stop("t")
+            servers.note("edge-0", "acknowledged", 7)
+            servers.stop("t")
         assert trio.current_time() - stopped < 1.5
         assert shown.rows[-1][1:] == ("edge-0", "acknowledged")
 
     run(main)
 
 
-def test_many_events_are_read_in_pieces_and_none_twice(desks: Desks) -> None:
+def test_follow_many_events_are_read_once(servers: QueryServers) -> None:
     shown = Shown()
 
     async def main() -> None:
-        desks.begin("t")
+        servers.begin("t")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, Cluster(desks), "t", 0.5, shown)
+            nursery.start_soon(follow, Cluster(servers), "t", 0.5, shown)
             for number in range(1_200):
-                desks.note("edge-0", f"s{number}", number)
+                servers.note("edge-0", f"s{number}", number)
                 if number % 20 == 0:
                     await trio.sleep(0.05)
-            assert desks.looks["trace"] < 40
+            assert servers.queries["trace"] < 40
             assert len(shown.rows) > 900, "they keep up"
-            desks.stop("t")
+            servers.stop("t")
         assert [stage for _, _, stage in shown.rows] == [f"s{number}" for number in range(1_200)]
 
     run(main)
 
 
-def test_a_silent_node_is_named_and_asked_again(desks: Desks) -> None:
+def test_follow_silent_node_is_named_and_retried(servers: QueryServers) -> None:
     shown = Shown()
 
     async def main() -> None:
-        desks.begin("t")
+        servers.begin("t")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, Cluster(desks), "t", 0.5, shown)
+            nursery.start_soon(follow, Cluster(servers), "t", 0.5, shown)
             await trio.sleep(1.0)
-            desks.silent.add("storage-0")
+            servers.silent.add("storage-0")
             await trio.sleep(4 * WAIT_S)
             assert "storage-0" in shown.missing
-            desks.silent.clear()
-            desks.note("storage-0", "queued", 7)
+            servers.silent.clear()
+            servers.note("storage-0", "queued", 7)
             await trio.sleep(2 * WAIT_S)
             assert [stage for _, _, stage in shown.rows] == ["queued"]
-            desks.silent.add("storage-0")
-            desks.stop("t")
+            servers.silent.add("storage-0")
+            servers.stop("t")
 
     run(main)
 
 
-def test_a_trace_that_nobody_has_is_refused(desks: Desks) -> None:
+def test_follow_unknown_trace_is_refused(servers: QueryServers) -> None:
     async def main() -> None:
         with pytest.raises(UserError, match="no node has a trace 'x'"):
-            await follow(Cluster(desks), "x", 0.5, Shown())
+            await follow(Cluster(servers), "x", 0.5, Shown())
 
     run(main)

@@ -1,4 +1,4 @@
-"""Events of several nodes become one story: by cause before time, with origins for pushes, without strangers."""
+"""Events of several nodes merge into one trace: in causal order, with origins for pushes, without other messages."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ def event(node: str, stage: str, at_us: int, origin: str | None = "e0/1/7", **fi
     return node, TraceEventRow(stage=stage, at_us=at_us, origin=origin, **fields)
 
 
-def test_the_way_goes_before_the_clock() -> None:
-    """A storage node whose clock is late says that it queued a message before it was received."""
+def test_in_order_uses_stages_before_clocks() -> None:
+    """A storage node with a late clock reports a message as queued before it was received."""
     rows = [
         event("s0", "committed", 40),
         event("s0", "queued", 30),
@@ -26,14 +26,14 @@ def test_the_way_goes_before_the_clock() -> None:
     assert stages == ["received", "forwarded", "queued", "committed", "written", "acknowledged"]
 
 
-def test_a_time_of_no_calendar_is_brought_into_one() -> None:
-    """A hostile node tells any number: nothing that shows or sends it fails."""
+def test_in_order_clamps_times_to_calendar() -> None:
+    """A hostile node may send any number: no output fails on it."""
     rows = [event("e0", "received", 2**63), event("e0", "written", -5)]
     assert [one.at_us for one in in_order(rows, NO_CLOCKS)] == [LATEST_US, 0]
 
 
-def test_messages_follow_each_other() -> None:
-    """Each message's events stand together, by the time of its first one; what has no origin stands where it was."""
+def test_in_order_groups_messages() -> None:
+    """Each message's events are adjacent, ordered by the first one; events without origin stay in place."""
     rows = [
         event("e0", "written", 50, "e0/1/7"),
         event("e0", "received", 20, "e0/1/8"),
@@ -49,7 +49,7 @@ def test_messages_follow_each_other() -> None:
     ]
 
 
-def test_a_push_gets_the_origin_of_its_entry() -> None:
+def test_in_order_sets_origin_of_push() -> None:
     rows = [
         event("e1", "written", 10, None, session=3, seq=5),
         event("s0", "queued", 5, "e0/1/7", session=3, seq=5),
@@ -58,8 +58,8 @@ def test_a_push_gets_the_origin_of_its_entry() -> None:
     assert [one.event.origin for one in in_order(rows, NO_CLOCKS)] == ["e0/1/7", "e0/1/7", None]
 
 
-def test_other_marked_messages_are_left_out() -> None:
-    """A node that only knows a mark brings the events of every trace: those whose origin is another one's go."""
+def test_in_order_removes_other_messages() -> None:
+    """A node that only knows a mark returns events of every trace: those of other origins are removed."""
     rows = [
         event("e0", "received", 1, "e0/1/7"),
         event("s0", "queued", 2, "e0/1/7", carried=True),
@@ -72,7 +72,7 @@ def test_other_marked_messages_are_left_out() -> None:
     ]
 
 
-def test_the_copy_of_a_group_belongs_to_its_message() -> None:
+def test_in_order_shared_copy_has_origin_of_message() -> None:
     rows = [
         event("e0", "received", 1, "e0/1/7"),
         event("e0", "forwarded", 2, "e0/1/8", detail="copy of e0/1/7 for g/a"),
@@ -81,15 +81,15 @@ def test_the_copy_of_a_group_belongs_to_its_message() -> None:
     assert {one.event.origin for one in in_order(rows, NO_CLOCKS)} == {"e0/1/7"}
 
 
-def test_times_are_told_by_one_clock_with_their_error() -> None:
+def test_in_order_corrects_clocks_with_error() -> None:
     rows = [event("e0", "received", 10_000), event("s0", "queued", 5_000)]
     first, second = in_order(rows, {"s0": ClockOffset(-5_600, 700), "e0": ClockOffset(0, 600)})
     assert (first.at_us, first.error_us) == (10_000, 600)
     assert (second.at_us, second.error_us) == (10_600, 700)
 
 
-def test_the_way_of_a_message_is_a_tree() -> None:
-    """Own clients, other edges with theirs, partitions with entries; what became of a copy stands under it."""
+def test_way_of_returns_tree() -> None:
+    """Own clients, other edges with theirs, partitions with entries; events of a copy below it."""
     entry: dict[str, Any] = {"session": 3, "seq": 5, "client_id": "durable"}
     rows = [
         event("e0", "received", 1, detail="by this node"),
@@ -107,8 +107,8 @@ def test_the_way_of_a_message_is_a_tree() -> None:
         event("e0", "acknowledged", 6),
         event("e0", "received", 100, "e0/1/8"),
     ]
-    told = sent_here(in_order(rows, NO_CLOCKS))
-    assert [(depth, one.node, one.event.stage) for depth, one in way_of(told)] == [
+    events = sent_here(in_order(rows, NO_CLOCKS))
+    assert [(depth, one.node, one.event.stage) for depth, one in way_of(events)] == [
         (0, "e0", "received"),
         (1, "e0", "forwarded"),
         (1, "e0", "written"),

@@ -1,4 +1,4 @@
-"""Places of unauthenticated connections: who gets one, who loses one, and that the tables have bounds."""
+"""Slots of unauthenticated connections: admission, displacement, and bounds of the tables."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from conf.addresses import address_key
 from conf.admission import FIRST_BYTE_S, POOLS, Admission, AdmissionPool, AdmissionSlot, KnownAddresses, PoolBounds
 from tests.whole_state import whole_state
 
-PLACES, SHARE, PATIENCE_S = 16, 4, 1.0  # eight places for each half
+PLACES, SHARE, PATIENCE_S = 16, 4, 1.0  # eight slots for each half
 BOUNDS = PoolBounds(PLACES, SHARE, 1.0, PATIENCE_S)
 NODE, OTHER_NODE = "10.0.0.1", "10.0.0.2"
 STRANGERS = [f"192.0.2.{number}" for number in range(12)] + ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"]
@@ -20,7 +20,7 @@ STRANGERS = [f"192.0.2.{number}" for number in range(12)] + ["2001:db8::1", "200
 
 @dataclass(eq=False)
 class Connection:
-    """One connection as a shell sees it."""
+    """One connection of a shell."""
 
     address: str
     has_sent: bool = False
@@ -34,7 +34,7 @@ def pool_of(bounds: PoolBounds = BOUNDS, known: tuple[str, ...] = (NODE, OTHER_N
 
 
 def come(pool: AdmissionPool[Connection], now: float, address: str, *, sends: bool = False) -> Admission[Connection]:
-    """Let a connection come."""
+    """Open a connection."""
     connection = Connection(address)
     admission = pool.admit(now, address, connection)
     connection.place, connection.has_sent = admission.place, sends
@@ -42,7 +42,7 @@ def come(pool: AdmissionPool[Connection], now: float, address: str, *, sends: bo
 
 
 class Pool(RuleBasedStateMachine):
-    """Connections come, send, authenticate, and are displaced."""
+    """Connections open, send, authenticate, and are displaced."""
 
     @initialize()
     def begin(self) -> None:
@@ -75,12 +75,12 @@ class Pool(RuleBasedStateMachine):
             if share_is_used or silent[0].place.began <= self.now - FIRST_BYTE_S:  # type: ignore[union-attr]
                 assert not displaced.owner.has_sent
             counts = Counter(address_key(each.address) for each in candidates)
-            if not share_is_used and displaced.owner is not silent[0]:  # it goes from an address with most places
+            if not share_is_used and displaced.owner is not silent[0]:  # it is of an address with most slots
                 assert counts[address_key(displaced.owner.address)] == max(counts.values())
         elif yields:
-            assert place is not None and displaced is not None  # nobody starves while an unfinished one is old
+            assert place is not None and displaced is not None  # no starvation while an unauthenticated one is old
         if displaced is not None:
-            assert displaced.owner in candidates  # no half, and no address beyond its share, takes from others
+            assert displaced.owner in candidates  # no half, and no address beyond its share, takes slots from others
             self.held.remove(displaced.owner)
         if place is not None:
             connection.place = place
@@ -98,13 +98,15 @@ class Pool(RuleBasedStateMachine):
         self.held.remove(gone)
         assert gone.place is not None
         gone.place.leave()
-        gone.place.leave()  # a second call changes nothing
+        gone.place.leave()  # a second call has no effect
 
     @rule(seconds=st.sampled_from([0.1, 0.6, 1.5]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         late = [place.owner for place in self.pool.take_silent(self.now)]
-        expected = [each for each in self.held if not each.has_sent and each.place.began <= self.now - 1.0]  # type: ignore[union-attr]
+        began_max = self.now - 1.0
+        silent = [each for each in self.held if not each.has_sent]
+        expected = [each for each in silent if each.place.began <= began_max]  # type: ignore[union-attr]
         assert set(map(id, late)) == set(map(id, expected))
         self.held = [each for each in self.held if each not in late]
 
@@ -125,7 +127,7 @@ TestPool = Pool.TestCase
 TestPool.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 
 
-def test_admit_known_address_always_gets_in_beside_any_number_of_strangers() -> None:
+def test_admit_known_address_is_admitted_during_flood() -> None:
     pool = pool_of()
     for number in range(1_000):
         come(pool, 0.0, f"198.51.{number // 250}.{number % 250}", sends=number % 2 == 0)
@@ -134,8 +136,8 @@ def test_admit_known_address_always_gets_in_beside_any_number_of_strangers() -> 
         assert admission.place is not None and admission.displaced is None
 
 
-def test_admit_address_with_most_places_makes_room_for_another_address() -> None:
-    """All have sent something a moment ago: an address with two or more places loses its oldest one."""
+def test_admit_address_with_most_slots_is_displaced() -> None:
+    """All have sent data recently: an address with two or more slots loses its oldest one."""
     pool = pool_of()
     greedy = [come(pool, 0.0, address, sends=True) for address in STRANGERS[:2] for _ in range(SHARE)]
     admission = come(pool, 0.1, STRANGERS[2], sends=True)
@@ -143,19 +145,19 @@ def test_admit_address_with_most_places_makes_room_for_another_address() -> None
 
 
 @pytest.mark.parametrize("sends", [False, True])
-def test_admit_newcomer_outlives_connections_that_few_addresses_open_again_and_again(sends: bool) -> None:
-    """NIST: protect. Its first byte is late, and it is the oldest silent one: the crowded addresses lose theirs."""
+def test_admit_new_connection_survives_reconnects_of_few_addresses(sends: bool) -> None:
+    """Its first byte is late, and it is the oldest silent one: the addresses with more slots lose theirs."""
     pool = pool_of()
     held = [come(pool, 0.0, STRANGERS[number % 2], sends=sends) for number in range(8)]
     newcomer = come(pool, 1.0, STRANGERS[5])
     assert newcomer.place is not None and newcomer.displaced in [each.place for each in held]
-    for turn in range(100):
-        again = come(pool, 1.1, STRANGERS[turn % 2], sends=sends)
+    for number in range(100):
+        again = come(pool, 1.1, STRANGERS[number % 2], sends=sends)
         assert again.displaced is not newcomer.place
     assert len(pool) == PLACES // 2
 
 
-def test_admit_newcomer_is_refused_while_everybody_is_young_and_equal() -> None:
+def test_admit_is_refused_while_all_are_young_and_equal() -> None:
     pool = pool_of()
     for address in STRANGERS[: PLACES // 2]:
         come(pool, 0.0, address, sends=True)
@@ -163,7 +165,7 @@ def test_admit_newcomer_is_refused_while_everybody_is_young_and_equal() -> None:
     assert come(pool, 1.1, STRANGERS[9]).place is not None and pool.counts == {"refused": 1, "displaced_slow": 1}
 
 
-def test_admit_flood_of_one_address_costs_no_other_address_its_place() -> None:
+def test_admit_flood_of_one_address_displaces_no_other() -> None:
     pool = pool_of()
     honest = [come(pool, 0.0, address) for address in STRANGERS[1:4]]
     assert not {come(pool, 0.001 * n, STRANGERS[0]).displaced for n in range(1_000)} & {each.place for each in honest}
@@ -192,7 +194,7 @@ def test_known_addresses_are_bounded_and_one_name_displaces_none_of_another() ->
 
 
 def test_known_addresses_of_names_without_end_are_bounded() -> None:
-    """Each command of an operator has a name of its own, and one address."""
+    """Each command of an operator has its own name, and one address."""
     known = KnownAddresses(addresses_max=100)
     for number in range(10_000):
         known.add(f"command-{number}", "192.0.2.1", 0.0)
@@ -202,7 +204,7 @@ def test_known_addresses_of_names_without_end_are_bounded() -> None:
 def test_known_addresses_expire_after_a_day_and_fixed_ones_with_their_source() -> None:
     known = KnownAddresses()
     known.add("edge/edge-0", "192.0.2.1", 0.0)
-    known.add("", "192.0.2.2", 0.0)  # nobody authenticated
+    known.add("", "192.0.2.2", 0.0)  # without an authentication
     known.fix("map", ["192.0.2.3", "router-0.example", "2001:db8::1"])
     assert [known.knows(f"192.0.2.{n}", 86_400.0) for n in (1, 2, 3)] == [True, False, True]
     assert known.knows("2001:db8::ffff", 0.0) and not known.knows("", 0.0)

@@ -1,4 +1,4 @@
-"""A crash leaves no memory of ours behind: real processes that crash, and the patterns that a kernel may have."""
+"""Core dumps are disabled: real processes that crash, and possible core patterns of a kernel."""
 
 import os
 import resource
@@ -25,23 +25,25 @@ os.abort()
 
 
 def crash(folder: Path, word: str) -> tuple[bool, str]:
-    """Let a process end by SIGABRT; return whether the kernel kept a core, and where the process had expected it."""
+    """Let a process end by SIGABRT; return whether the kernel wrote a core, and the core path that the process
+    expected.
+    """
     read, write = os.pipe()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
     actions = [(os.POSIX_SPAWN_DUP2, write, 1)]
     command = ["/bin/sh", "-c", 'cd "$1" && exec "$2" -c "$3" "$4"', "sh", str(folder), sys.executable, CRASH, word]
     pid = os.posix_spawn(command[0], command, environment, file_actions=actions)
     os.close(write)
-    with os.fdopen(read) as said:
-        expected = said.read().strip()
+    with os.fdopen(read) as output:
+        expected = output.read().strip()
     _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGABRT
     return os.WCOREDUMP(status), expected
 
 
 @pytest.mark.skipif(0 <= resource.getrlimit(resource.RLIMIT_CORE)[1] < PAGE, reason="no core of any process here")
-def test_a_crash_leaves_no_core(tmp_path: Path) -> None:
-    """NIST: protect. A process that may dump its memory does; the same one leaves nothing once it has forbidden it."""
+def test_forbid_core_dumps_crash_leaves_no_core(tmp_path: Path) -> None:
+    """A process without the limit dumps core; the same process with the limit does not."""
     dumped, expected = crash(tmp_path, "allow")
     assert expected == PATTERN.read_text().strip()
     assert dumped or expected.startswith(("|", "@", "/")), "the kernel keeps a core where it says that it does"
@@ -61,8 +63,8 @@ def test_a_crash_leaves_no_core(tmp_path: Path) -> None:
         ("@/run/cores.sock", {0: True, 1: True}),
     ],
 )
-def test_which_limit_keeps_a_core_from_which_pattern(tmp_path: Path, pattern: str, limits: dict[int, bool]) -> None:
-    """Of a program's core only a limit of exactly 1 keeps the kernel; of a file's each below a page (core(5))."""
+def test_core_limit_by_pattern(tmp_path: Path, pattern: str, limits: dict[int, bool]) -> None:
+    """A core program is prevented only by a limit of exactly 1, a core file by any below a page (core(5))."""
     (tmp_path / "core_pattern").write_text(f"{pattern}\n")
     before = resource.getrlimit(resource.RLIMIT_CORE)
     found = {}
@@ -76,8 +78,8 @@ def test_which_limit_keeps_a_core_from_which_pattern(tmp_path: Path, pattern: st
 
 
 @pytest.mark.parametrize("words", [["version"], ["edge", "--config", "/nowhere"]])
-def test_every_command_forbids_it(words: list[str]) -> None:
-    """Nodes, gateways, and questions of operators, who hold keys too; a limit that forbids more stays."""
+def test_every_command_forbids_core_dumps(words: list[str]) -> None:
+    """Nodes, gateways, and operators' commands, which hold keys too; a stricter limit stays."""
     code = (
         "import resource, sys; from stratamq.cli.main import main; main(sys.argv[1:]);"
         "print(*resource.getrlimit(resource.RLIMIT_CORE), file=sys.stderr)"

@@ -1,4 +1,4 @@
-"""Each counter of a drop has its reason, and each reason its counter."""
+"""Each drop counter has its reason, and each reason its counter."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ SOUNDS = re.compile(r"drop|lost|miss|twin|repeat|discard|thrown")
 
 
 def counted() -> set[str]:
-    """Return every name that edges, storage nodes and links count, and the counters of the loop."""
+    """Return every counter name of edges, storage nodes and links, and those of the loop."""
     names = set(COUNTERS)
     for room in ("edge", "storage", "router", "wire"):
         for path in sorted((ROOT / room).rglob("*.py")):
@@ -24,8 +24,8 @@ def counted() -> set[str]:
     return names
 
 
-def test_each_counter_of_a_drop_has_a_reason() -> None:
-    """A new one fails here until it stands in a table: with a reason, as a repeat, or as no drop of a message."""
+def test_drop_counters_have_reasons() -> None:
+    """A new counter fails here until it is in a table: with a reason, as a repeat, or as not a message drop."""
     tables = REASON_OF.keys() | REPEATS.keys() | NO_DROPS.keys()
     names = counted()
     assert len(names) > 100, "the pattern finds no calls"
@@ -33,7 +33,7 @@ def test_each_counter_of_a_drop_has_a_reason() -> None:
     assert tables - names - {"reports_dropped"} == set(), "nothing counts these"
 
 
-def test_each_reason_is_used_and_no_counter_stands_twice() -> None:
+def test_drop_reasons_are_used_and_counters_unique() -> None:
     assert set(REASON_OF.values()) == REASONS.keys()
     assert not REASON_OF.keys() & REPEATS.keys() and not (REASON_OF.keys() | REPEATS.keys()) & NO_DROPS.keys()
 
@@ -49,6 +49,6 @@ def test_repeats_are_counted_apart() -> None:
     assert count_repeats({"repeats": 2, "dropped_repeated": 3, "dropped_slow": 4}) == 5.0
 
 
-def test_the_page_of_metrics_lists_each_reason() -> None:
+def test_metrics_page_lists_every_drop_reason() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.M)[: len(REASONS)] == sorted(REASONS.items())

@@ -1,4 +1,4 @@
-"""Numbers that want all memory, or that no machine word holds: each is refused where it stands."""
+"""Numbers that need all memory, or exceed a machine word, are refused."""
 
 import importlib
 import inspect
@@ -28,14 +28,14 @@ OWN: dict[str, type[BaseModel]] = {**ROOMS, "membership": MembershipSettings}
 
 
 def numbers(model: type[BaseModel]) -> list[str]:
-    """Return the settings that take a number."""
+    """Return the settings with numbers."""
     fields = model.model_fields.items()
     return [name for name, one in fields if "int" in str(one.annotation) or "float" in str(one.annotation)]
 
 
 @pytest.mark.parametrize("tier", [*TIERS, "balance", "admin"])
 def test_each_number_has_bounds(tier: str) -> None:
-    """NIST: protect. A parameter that wants 100 GB starts no node."""
+    """A parameter that needs 100 GB prevents the start."""
     rooms = (tier, "node", "metrics", "logs", *(["membership"] if tier != "admin" else []))
     settings = [f"{room}.{name}" for room in rooms for name in numbers(OWN[room])]
     if tier == "edge":
@@ -48,7 +48,7 @@ def test_each_number_has_bounds(tier: str) -> None:
 
 
 def models() -> Iterator[type[BaseModel]]:
-    """Yield every table that a configuration may have: of nodes, listeners, bridges, federation, datagrams."""
+    """Yield every table of a configuration: of nodes, listeners, bridges, federation, datagrams."""
     yield MembershipSettings
     for module in pkgutil.iter_modules(conf.__path__):
         for found in vars(importlib.import_module(f"conf.{module.name}")).values():
@@ -59,7 +59,7 @@ def models() -> Iterator[type[BaseModel]]:
 @pytest.mark.parametrize("model", list(models()), ids=lambda model: model.__name__)
 @pytest.mark.parametrize("huge", [10**20, -(10**20), 1e300, math.inf, math.nan])
 def test_each_number_of_each_table_has_bounds(model: type[BaseModel], huge: float) -> None:
-    """NIST: protect. Tables of gateways and of single bridges too; also a number below a name, and one of several."""
+    """Tables of gateways and of single bridges too; also numbers in named tables and lists."""
     for name in numbers(model):
         kind = str(model.model_fields[name].annotation)
         value: Any = (huge,) if "tuple[" in kind else {"x": huge} if "dict[" in kind else huge
@@ -85,10 +85,10 @@ VERBS_WITH_LIMITS: dict[str, dict[str, Any]] = {
 def test_each_limit_of_a_user_a_group_and_a_role_has_bounds(
     limit: str, huge: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """NIST: protect. In a table of roles by line, in a question to a router, and before it on the command line."""
+    """In a table of roles by line, in a request to a router, and before it on the command line."""
     with pytest.raises(UserError, match=r"roles\.toml"):
         parse_role_table(Path("roles.toml"), f"[roles.device]\nlimits = {{ {limit} = {huge} }}\n".encode())
-    if huge != "٣" and len(huge) < 4_300:  # those are text alone
+    if huge != "٣" and len(huge) < 4_300:  # text values only
         value = float(huge) if "." in huge or huge in ("inf", "nan") else int(huge)
         for verb, about in VERBS_WITH_LIMITS.items():
             with pytest.raises(Refusal, match="limits"):

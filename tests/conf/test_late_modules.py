@@ -1,12 +1,12 @@
-"""Modules that are loaded when something of them is asked for."""
+"""Lazily loaded modules."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 
-def test_a_late_module_is_loaded_by_its_first_attribute(tmp_path: Path) -> None:
-    """``import`` runs nothing of it; the module is the whole one afterwards, and one that is not there is no module."""
+def test_import_late_loads_module_at_first_attribute(tmp_path: Path) -> None:
+    """``import`` executes no code of it; afterwards the module is complete, and a missing one is an error."""
     (tmp_path / "unused.py").write_text("print('loaded')\nVALUE = 7\n")
     program = (
         "from conf.lazy_modules import import_late\n"
@@ -22,7 +22,7 @@ def test_a_late_module_is_loaded_by_its_first_attribute(tmp_path: Path) -> None:
 
 
 def test_the_http_service_loads_no_yaml() -> None:
-    """What only a format of Litestar's own needs that nobody asks for."""
+    """YAML is needed only by an unused format of Litestar."""
     program = (
         "import sys; from stratamq.packages import service_main\n"
         "service_main('admin'); print('yaml.error' in sys.modules)"

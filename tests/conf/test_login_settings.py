@@ -1,4 +1,4 @@
-"""Settings of logins that contradict each other, or lead elsewhere than they say."""
+"""Settings of logins that are contradictory or ineffective."""
 
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ def test_settings_that_contradict_each_other(settings: dict[str, Any], text: str
         ("file:///etc/passwd", False),
     ],
 )
-def test_addresses_that_are_asked(url: str, taken: bool) -> None:
-    """Passwords go there: TLS, or this machine."""
+def test_callout_url_needs_tls_or_loopback(url: str, taken: bool) -> None:
+    """Passwords are sent there: TLS, or this machine."""
     if taken:
         assert listener(http_url=url).http_url.plain == url
     else:

@@ -1,4 +1,4 @@
-"""Log lines: the fields, and what a flood leaves of itself."""
+"""Log lines: the fields, and suppression during a flood."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from tests.packages import PACKAGES
 
 
 def test_json_lines_have_the_documented_fields() -> None:
-    """`ts, level, event, node`, then the caller's facts."""
+    """`ts, level, event, node`, then the caller's values."""
     stream = io.StringIO()
     configure_logs(LogSettings(), "edge-0", stream)
     say(logging.getLogger("edge.core"), "link.down", tier="edge", peer="e1", why=OSError("reset"), beside=7)
@@ -34,8 +34,8 @@ def test_json_lines_have_the_documented_fields() -> None:
     }
 
 
-def test_text_says_no_value_twice() -> None:
-    """Only what the sentence does not name stands behind it."""
+def test_text_format_repeats_no_value() -> None:
+    """Values outside the sentence follow it."""
     stream = io.StringIO()
     configure_logs(LogSettings(format="text"), "edge-0", stream)
     say(logging.getLogger("edge.core"), "link.down", tier="edge", peer="e1", why="reset", beside=7)
@@ -43,8 +43,8 @@ def test_text_says_no_value_twice() -> None:
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-def test_a_library_logs_warnings_and_errors_alone(level: str) -> None:
-    """httpx writes each request with its URL at info, httpcore what was sent at debug."""
+def test_library_logs_warnings_and_errors_only(level: str) -> None:
+    """httpx logs each request with its URL at info, httpcore the data at debug."""
     stream = io.StringIO()
     configure_logs(LogSettings(level=level), "edge-0", stream)  # type: ignore[arg-type]
     for name in ("httpx", "httpcore.http11", "trio", "librdkafka", "anycorn.error"):
@@ -60,11 +60,11 @@ def test_a_library_logs_warnings_and_errors_alone(level: str) -> None:
     assert ours == len(PACKAGES) * {"debug": 2, "info": 1}.get(level, 0)
 
 
-def test_every_package_is_one_of_ours() -> None:
+def test_own_loggers_cover_every_package() -> None:
     assert set(OWN_LOGGERS) == {*PACKAGES, "bench"}
 
 
-def test_what_a_library_logs_is_one_event() -> None:
+def test_library_lines_are_one_event() -> None:
     stream = io.StringIO()
     configure_logs(LogSettings(), "edge-0", stream)
     logging.getLogger("anycorn").warning("odd: %s", 7)
@@ -72,18 +72,18 @@ def test_what_a_library_logs_is_one_event() -> None:
     assert (record["event"], record["message"], record["level"]) == ("log.other", "odd: 7", "warning")
 
 
-def test_lines_of_a_list_are_all_written() -> None:
-    """A reload's mistakes are no flood."""
+def test_list_lines_are_never_suppressed() -> None:
+    """A reload's mistakes are not a flood."""
     stream = io.StringIO()
     configure_logs(LogSettings(repeat_s=60), "edge-0", stream)
     for number in range(3 * BURST):
         say(logging.getLogger("x"), "reload.mistake", line=number)
         say(logging.getLogger("x"), "link.cut", why=number)
-    said = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert said.count("reload.mistake") == 3 * BURST and said.count("link.cut") == BURST
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events.count("reload.mistake") == 3 * BURST and events.count("link.cut") == BURST
 
 
-def test_text_for_people_and_the_traceback_of_a_bug() -> None:
+def test_text_format_keeps_traceback_of_bug() -> None:
     """An unexpected error keeps its traceback in both forms."""
     for form in ("text", "json"):
         stream = io.StringIO()
@@ -95,7 +95,7 @@ def test_text_for_people_and_the_traceback_of_a_bug() -> None:
         assert "edge-0" in stream.getvalue() and "RuntimeError: oops" in stream.getvalue()
 
 
-def test_floods_are_cut_and_counted() -> None:
+def test_repeat_filter_suppresses_and_counts_flood() -> None:
     """One event, many clients: the first few, then a number."""
     repeats = RepeatFilter(10.0)
 

@@ -1,4 +1,4 @@
-"""What is generated from the models is current and valid."""
+"""Generated files are current and valid."""
 
 import datetime
 from pathlib import Path
@@ -26,28 +26,25 @@ def test_generated_files_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_shipped_files_are_valid(tier: str) -> None:
-    """They load, and every default that is commented out is valid when it is not."""
+    """They load, and every commented default is valid when enabled."""
     file = ROOT / "conf" / f"{tier}.toml"
     load_config(tier, file, (), {})
 
 
 def test_anonymous_clients_only_on_loopback() -> None:
-    """Deny is the default: the shipped edge.toml takes anonymous clients on 127.0.0.1 and nowhere else.
-
-    NIST: protect.
-    """
+    """Deny is the default: the shipped edge.toml accepts anonymous clients only on 127.0.0.1."""
     config = load_config("edge", ROOT / "conf" / "edge.toml", (), {})
     assert isinstance(config, EdgeConfig)
     listeners = {listener.name: listener for listener in config.edge.listeners}
     assert set(listeners) == {"tls", "local"}
     assert listeners["tls"].tls and listeners["tls"].port == 8883 and not listeners["tls"].allow_anonymous
     assert listeners["local"].allow_anonymous and listeners["local"].bind == "127.0.0.1"
-    assert listeners["tls"].client_ca not in (None, config.node.authority)  # clients have an authority of their own
+    assert listeners["tls"].client_ca not in (None, config.node.authority)  # clients have their own authority
     assert config.edge.connect_rate_max > 0
     assert config.edge.user_property_bytes_max == 8 * 1024
 
 
-PROTECTING = {  # from strangers: the listener of clients that come from elsewhere, its edge, and storage
+PROTECTING = {  # against strangers: the listener of external clients, its edge, and storage
     "listener": {
         "backlog": 512,
         "accept_rate_max": 200,
@@ -93,7 +90,7 @@ PROTECTING = {  # from strangers: the listener of clients that come from elsewhe
 
 
 def _protecting(edge: NodeConfig, storage: NodeConfig) -> dict[str, dict[str, float]]:
-    """Return the same settings as two files say them."""
+    """Return the settings from both files."""
     assert isinstance(edge, EdgeConfig) and isinstance(storage, StorageConfig)
     (listener,) = (one for one in edge.edge.listeners if one.bind not in LOOPBACK or len(edge.edge.listeners) == 1)
     rooms = {"listener": listener, "edge": edge.edge, "storage": storage.storage}
@@ -101,7 +98,7 @@ def _protecting(edge: NodeConfig, storage: NodeConfig) -> dict[str, dict[str, fl
 
 
 def test_bounds_that_protect_from_strangers_are_on(tmp_path: Path) -> None:
-    """NIST: protect. In the shipped files, and in those of ``stratamq init``, each with its number."""
+    """In the shipped files, and in those of ``stratamq init``, each with its value."""
     shipped = [load_config(tier, ROOT / "conf" / f"{tier}.toml", (), {}) for tier in ("edge", "storage")]
     assert _protecting(*shipped) == PROTECTING
     folder = tmp_path / "cluster"
@@ -110,21 +107,21 @@ def test_bounds_that_protect_from_strangers_are_on(tmp_path: Path) -> None:
     assert _protecting(*made) == PROTECTING
 
 
-def test_a_listener_that_says_nothing_is_closed() -> None:
-    """NIST: protect. With a port alone: on loopback, with TLS, and nobody comes in without proof."""
+def test_listener_with_port_only_is_restrictive() -> None:
+    """With a port only: on loopback, with TLS, and without anonymous clients."""
     listener = ListenerSettings(name="x", port=0, certificate=Path("c.pem"), key=Path("k.pem"))
     assert (listener.bind, listener.tls, listener.allow_anonymous) == ("127.0.0.1", True, False)
     assert not listener.proxy_identity and not listener.anonymous_roles
 
 
 def test_every_setting_is_described() -> None:
-    """Unit, meaning, and what moves when it is raised."""
+    """Unit, meaning, and the effect of raising it."""
     for path, text in documents().items():
         if path.suffix == ".md":
             assert "|  |\n" not in text
 
 
-def test_the_most_partitions_are_what_the_wire_can_name() -> None:
-    """A setting above it would make a cluster that no message can speak of."""
+def test_partitions_maximum_matches_wire_format() -> None:
+    """A larger setting would make a cluster that messages cannot describe."""
     bounds = RouterSettings.model_fields["partitions"].metadata
     assert [bound.le for bound in bounds if isinstance(bound, Le)] == [PARTITIONS_MAX]

@@ -30,7 +30,7 @@ def example() -> Metrics:
 
 
 def test_page_shows_plain_numbers() -> None:
-    """Counters, gauges and histograms under our prefix."""
+    """Counters, gauges and histograms with our prefix."""
     page = example().render().decode()
     for line in (
         'stratamq_build_info{node="edge-0",tier="edge",version="0.1.0"} 1.0',
@@ -43,8 +43,8 @@ def test_page_shows_plain_numbers() -> None:
         assert line in page.splitlines(), page
 
 
-def test_the_page_reads_as_it_was_meant() -> None:
-    """Prometheus' own reader finds each label, whatever stands in it, each number, and whole histograms."""
+def test_page_is_parsed_by_prometheus() -> None:
+    """Prometheus' own parser finds each label with any content, each number, and complete histograms."""
     metrics = Metrics("edge", 'e"\\\n', "1")
     wild = ("a\\b", 'quote " and\nline', "ä\u4e2d")
     values: dict[tuple[str, ...], float] = {(one,): float(number) for number, one in enumerate(wild)}
@@ -56,7 +56,7 @@ def test_the_page_reads_as_it_was_meant() -> None:
     lengths = metrics.histogram("lengths_seconds", "Seconds.", (0.5, 1.0))
     for value in (0.1, 0.7, 7.0):
         lengths.observe(value)
-    for _ in range(2):  # the second page is made of texts that were kept
+    for _ in range(2):  # the second page is made of cached texts
         found = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
         assert {sample.labels["name"]: sample.value for sample in found["stratamq_wild"].samples} == dict(
             zip(wild, (0.0, 1.0, 2.0), strict=True)
@@ -80,50 +80,50 @@ def test_the_page_reads_as_it_was_meant() -> None:
         assert found["stratamq_build_info"].samples[0].labels["node"] == 'e"\\\n'
 
 
-async def test_a_long_page_lets_the_loop_turn_between_its_families() -> None:
-    """A scrape of a large node is no long turn; the page is the same."""
+async def test_page_yields_to_other_tasks_between_families() -> None:
+    """A scrape of a large node does not block the loop for long; the page is the same."""
     metrics = Metrics("edge", "e", "1")
-    turns = 0
-    seen: list[int] = []
+    iterations = 0
+    counts: list[int] = []
 
     def slow() -> float:
         began = time.perf_counter()
         while time.perf_counter() - began < 0.001:
             pass
-        seen.append(turns)
+        counts.append(iterations)
         return 1.0
 
     for number in range(5):
         metrics.gauge(f"slow_{number}", "Takes a millisecond.", slow)
 
     async def others() -> None:
-        nonlocal turns
+        nonlocal iterations
         while True:
-            turns += 1
+            iterations += 1
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(others)
         page = await metrics.page()
         nursery.cancel_scope.cancel()
-    assert page == metrics.render() and len(set(seen[:5])) >= 3, "others had a turn among any three"
+    assert page == metrics.render() and len(set(counts[:5])) >= 3, "others had a turn among any three"
 
 
 def test_families_share_a_reading_for_the_length_of_a_page() -> None:
-    """The figures of a loop were read for each family that shows a part of them."""
+    """The loop's counters were read for each family that shows a part of them."""
     now, read = 0.0, 0
     metrics = Metrics("edge", "e", "1", clock=lambda: now)
 
-    def figures() -> dict[str, float]:
+    def values() -> dict[str, float]:
         nonlocal read
         read += 1
         return {"a": read, "b": read}
 
     def steps() -> Generator[None, None, int]:
         yield
-        return figures()["a"]  # type: ignore[return-value]
+        return values()["a"]  # type: ignore[return-value]
 
-    shared, walked = metrics.shared(figures), metrics.walked(steps)
+    shared, walked = metrics.shared(values), metrics.walked(steps)
     metrics.gauge("a", "A.", lambda: shared()["a"])
     metrics.gauge("b", "B.", lambda: shared()["b"])
     metrics.gauge("c", "C.", lambda: float(walked()))
@@ -136,8 +136,8 @@ def test_families_share_a_reading_for_the_length_of_a_page() -> None:
     assert metrics.values("gauge")["stratamq_a"] == 6.0
 
 
-def test_a_text_is_kept_while_its_numbers_stand() -> None:
-    """A number that is changed in place, and one that is none, are written anew."""
+def test_page_text_is_cached_while_unchanged() -> None:
+    """A number that changes in place, and one that is not finite, are rendered again."""
     metrics = Metrics("edge", "e", "1")
     counts: dict[tuple[str, ...], float] = {("a",): 1.0, ("b",): math.nan}
     metrics.counter("events_total", "Events.", lambda: counts, ("event",))
@@ -155,7 +155,7 @@ def test_a_text_is_kept_while_its_numbers_stand() -> None:
     assert b'event="a"' not in metrics.render()
 
 
-async def test_what_is_no_page_is_refused() -> None:
+async def test_pages_unknown_path_is_refused() -> None:
     """Other paths, other methods, and WebSockets."""
     sent: list[dict[str, object]] = []
 
@@ -179,8 +179,8 @@ async def test_what_is_no_page_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/readyz", "/"])
-async def test_a_page_is_served_to_names_of_its_node_alone(path: str) -> None:
-    """DNS rebinding; a scraper by the address, or by a name that is listed, is served, and so are checks of health."""
+async def test_pages_are_served_for_own_host_names_only(path: str) -> None:
+    """DNS rebinding; scrapers by address or by a listed name are served, and so are health checks."""
     metrics = example()
     named = MetricsSettings(hosts=("scraped.example",))
     hosts = page_hosts(named, "edge-0.example:7949")
@@ -202,7 +202,7 @@ async def test_a_page_is_served_to_names_of_its_node_alone(path: str) -> None:
 
 
 def test_names_are_checked() -> None:
-    """A counter says so in its name; a name is used once."""
+    """A counter has the suffix; a name is used once."""
     metrics = example()
     with pytest.raises(ValueError, match="_total"):
         metrics.counter("drops", "", lambda: 0)
@@ -218,7 +218,7 @@ async def get(address: tuple[str, int], path: str, host: str = "x") -> str:
 
 
 async def test_page_is_served_and_readiness_follows_its_checks() -> None:
-    """/metrics, /livez, /startupz, /readyz; a request that comes before the server waits for it."""
+    """/metrics, /livez, /startupz, /readyz; a request that arrives before the server waits for it."""
     metrics = example()
     ready = False
     metrics.check("lease", lambda: ready)
@@ -257,7 +257,7 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
     ],
 )
 async def test_the_protocol_is_never_changed(request_bytes: bytes, status: bytes) -> None:
-    """NIST: protect. HTTP/2 and WebSockets have bounds of their own; a wish for them is passed over."""
+    """HTTP/2 and WebSockets have separate bounds; a request for them is ignored."""
     listener = bind_metrics(MetricsSettings())
     address = listener.getsockname()
     async with trio.open_nursery() as nursery:
@@ -271,8 +271,8 @@ async def test_the_protocol_is_never_changed(request_bytes: bytes, status: bytes
     assert answer.startswith(b"HTTP/1.1 " + status), answer
 
 
-def test_a_condition_on_other_nodes_is_missed_by_failures_that_last() -> None:
-    """One success meets it; a node that never was ready, and a condition of the node's own, are not borne with."""
+def test_check_on_other_nodes_fails_after_steady_failure() -> None:
+    """One success meets it; a node that was never ready, and a condition of the node itself, get no patience."""
     now, met = 0.0, False
     metrics = Metrics("edge", "e0", "1", clock=lambda: now)
     metrics.check("storage", lambda: met, depends=True)
@@ -292,8 +292,8 @@ def test_a_condition_on_other_nodes_is_missed_by_failures_that_last() -> None:
     assert metrics.readiness()["storage"], "the success began the time anew"
 
 
-async def test_health_alone_shows_no_figures() -> None:
-    """metrics.health_bind serves /livez and /readyz, and no figures of the node."""
+async def test_health_bind_serves_no_metrics() -> None:
+    """metrics.health_bind serves /livez and /readyz, and no metrics of the node."""
     metrics = example()
     metrics.check("lease", lambda: False)
     listener = bind_health(MetricsSettings(health_bind="127.0.0.1:0"))
@@ -308,8 +308,8 @@ async def test_health_alone_shows_no_figures() -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_health_has_an_address_only_where_one_is_named() -> None:
-    """Without health_bind there is no second page; what is no host:port is refused when it is read."""
+def test_health_bind_is_optional() -> None:
+    """Without health_bind there is no second page; an invalid host:port is refused when it is read."""
     assert bind_health(MetricsSettings()) is None
     with pytest.raises(ValidationError):
         MetricsSettings(health_bind="8080")
@@ -317,8 +317,8 @@ def test_health_has_an_address_only_where_one_is_named() -> None:
         bind_health(MetricsSettings(health_bind="127.0.0.1:65536"))
 
 
-def test_a_node_that_nobody_asks_imports_no_web_server() -> None:
-    """It would take the processor from the first clients of a node that has just said that it is ready."""
+def test_page_without_scrape_imports_no_web_server() -> None:
+    """It would take processor time from the first clients of a node that has just become ready."""
     code = (
         "import sys, trio; from conf.metrics import *; from conf.node_settings import MetricsSettings\n"
         "async def main():\n"
@@ -332,7 +332,7 @@ def test_a_node_that_nobody_asks_imports_no_web_server() -> None:
 
 
 def test_a_scrape_of_a_prepared_node_imports_nothing() -> None:
-    """The first scrape of any node cost its loop half a second: imports in a thread share the interpreter."""
+    """The first scrape of any node blocked its loop for half a second: imports in a thread share the interpreter."""
     code = (
         "import sys, trio; from conf.metrics import *; from conf.node_settings import MetricsSettings\n"
         "async def main():\n"
@@ -353,7 +353,7 @@ def test_a_scrape_of_a_prepared_node_imports_nothing() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_what_is_not_prepared_is_imported_by_the_first_scrape() -> None:
+def test_first_scrape_imports_unprepared_page() -> None:
     code = (
         "import sys; from conf.metrics import *; from conf.node_settings import MetricsSettings\n"
         "prepare_page(MetricsSettings(prepare=False)); prepare_page(MetricsSettings(enabled=False))\n"
@@ -365,7 +365,7 @@ def test_what_is_not_prepared_is_imported_by_the_first_scrape() -> None:
 
 
 def test_port_in_use_is_one_clear_line() -> None:
-    """What an operator can mend is told in one line."""
+    """An operator's error is one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"cannot listen for metrics on 127.0.0.1:{port}: Address already in use"):
@@ -373,7 +373,7 @@ def test_port_in_use_is_one_clear_line() -> None:
 
 
 def test_import_does_not_pull_in_the_web_server() -> None:
-    """Start to ready must not pay for the page."""
+    """Start to ready must not include the page."""
     slow = ("starlette", "anycorn", "prometheus_client")
     code = f"import conf.metrics, sys; print([name for name in {slow} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -381,7 +381,7 @@ def test_import_does_not_pull_in_the_web_server() -> None:
 
 
 def test_durations_are_counted_by_powers_of_two() -> None:
-    """Each bound holds its own value, as Prometheus has it, and nothing falls out at either end."""
+    """Each bound includes its own value, as in Prometheus, and no value is lost at either end."""
     lengths = PowersOfTwo()
     for value in (0.0, 1e-6, 64e-6, 65e-6, 128e-6, 129e-6, 1.0, 1e9):
         lengths.observe(value)

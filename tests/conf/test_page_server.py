@@ -1,4 +1,4 @@
-"""The server of a node's own pages: whole answers, in order, over connections that stand, and bounded."""
+"""The server of a node's own pages: complete responses, in order, over persistent connections, and bounded."""
 
 import os
 import resource
@@ -37,7 +37,7 @@ async def served(families: int = 1) -> AsyncIterator[tuple[str, int]]:
 
 @contextmanager
 def without_descriptors() -> Iterator[None]:
-    """Leave none to this process."""
+    """Use up all descriptors of this process."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -51,7 +51,7 @@ def without_descriptors() -> Iterator[None]:
 
 
 async def read_answer(stream: trio.SocketStream) -> bytes:
-    """Return one whole answer, which says how long it is."""
+    """Return one complete response, by its length."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
         part = await stream.receive_some()
@@ -67,8 +67,8 @@ async def read_answer(stream: trio.SocketStream) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-async def test_an_answer_is_one_send_and_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Head, body and end of an answer had each a send, and a lock, of its own."""
+async def test_response_is_one_send_on_persistent_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Head, body and end of a response each had a send, and a lock."""
     sent: list[bytes] = []
     send_all = trio.SocketStream.send_all
 
@@ -112,7 +112,7 @@ async def test_requests_that_come_together_are_answered_in_order() -> None:
         ),
     ],
 )
-async def test_what_ends_a_connection_is_answered_before(request_: bytes, status: bytes) -> None:
+async def test_connection_is_closed_after_response(request_: bytes, status: bytes) -> None:
     with trio.fail_after(PATIENCE_S):
         async with served() as address:
             stream = await trio.open_tcp_stream(*address)
@@ -122,11 +122,11 @@ async def test_what_ends_a_connection_is_answered_before(request_: bytes, status
                 while part := await stream.receive_some():
                     answer += part
             except trio.BrokenResourceError:
-                pass  # it was not read whole
+                pass  # not completely read
     assert answer.split(b" ")[1] == status
 
 
-async def test_who_speaks_http_2_at_once_is_answered_in_http_1() -> None:
+async def test_http_2_preface_is_answered_in_http_1() -> None:
     """The protocol is never changed."""
     with trio.fail_after(PATIENCE_S):
         async with served() as address:
@@ -135,7 +135,7 @@ async def test_who_speaks_http_2_at_once_is_answered_in_http_1() -> None:
             assert bytes(await stream.receive_some()).startswith(b"HTTP/1.1 404")
 
 
-async def test_a_client_that_takes_no_answer_loses_its_connection(autojump_clock: MockClock) -> None:
+async def test_client_that_does_not_read_is_disconnected(autojump_clock: MockClock) -> None:
     async with served(families=300) as address:
         began = trio.current_time()
         stream = await trio.open_tcp_stream(*address)
@@ -153,7 +153,7 @@ async def test_a_client_that_takes_no_answer_loses_its_connection(autojump_clock
 
 
 async def test_a_silent_connection_ends(autojump_clock: MockClock) -> None:
-    """It stands for longer than scrapers are silent: anycorn's 5 s made each scrape a new connection."""
+    """The limit exceeds a scraper's interval: anycorn's 5 s made each scrape a new connection."""
     async with served() as address:
         stream = await trio.open_tcp_stream(*address)
         for _ in range(2):
@@ -166,13 +166,13 @@ async def test_a_silent_connection_ends(autojump_clock: MockClock) -> None:
 
 
 async def test_without_descriptors_a_connection_waits() -> None:
-    """The first accept that failed ended the pages, and the node with them."""
+    """The first failed accept stopped the pages, and the node with them."""
     async with served() as address:
         standing = await trio.open_tcp_stream(*address)
         await standing.send_all(GET % b"/metrics")
         await read_answer(standing)
         with socket.socket() as newcomer, without_descriptors():
-            newcomer.connect(address)  # the kernel takes it
+            newcomer.connect(address)  # the kernel accepts it
             await trio.sleep(3 * ACCEPT_RETRY_S)
         await standing.send_all(GET % b"/metrics")
         await read_answer(standing)
@@ -182,8 +182,8 @@ async def test_without_descriptors_a_connection_waits() -> None:
         await standing.aclose()
 
 
-async def test_the_oldest_of_many_connections_makes_room() -> None:
-    """NIST: protect. An address has its share of the places, and its newest connections."""
+async def test_oldest_of_many_connections_is_displaced() -> None:
+    """An address has its share of the slots, and its newest connections."""
     share = POOLS["node_pages"].share_max
     with trio.fail_after(PATIENCE_S):
         async with served() as address:
@@ -199,8 +199,8 @@ async def test_the_oldest_of_many_connections_makes_room() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"], ids=["silence", "half heads"])
-async def test_a_scraper_gets_in_beside_idle_connections(said: bytes) -> None:
-    """NIST: protect. 200 connections of other addresses, opened again when they are closed."""
+async def test_scraper_is_served_during_idle_flood(said: bytes) -> None:
+    """200 connections of other addresses, opened again when they are closed."""
     with trio.fail_after(PATIENCE_S):
         async with served() as address:
             idle = idle_connections(address, 200, [f"127.0.7.{number}" for number in range(1, 20)], said)

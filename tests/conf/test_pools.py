@@ -1,4 +1,4 @@
-"""Each port that accepts strangers has a pool, and each pool a row in docs/security.md, a metric and an attack."""
+"""Each port open to strangers has a pool, and each pool a row in docs/security.md, a metric and an attack test."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ ROWS = {
     )
 }
 ACCEPTS = r"\.accept\(\)|open_tcp_listeners\(|serve_tcp\(|serve_listeners\(|DTLSEndpoint\(|accept_one\(|start_server\("
-# What accepts connections, and the pools that bound those which have not authenticated.
+# Code that accepts connections, and the pools that bound the unauthenticated ones.
 PORTS: dict[str, tuple[str, ...]] = {
     "conf/admitted.py": ("node_links", "federation_links", "gossip_exchanges", "admin_connections", "node_pages"),
     "edge/loop/descriptors.py": ("edge_links", "edge_clients"),
@@ -34,7 +34,7 @@ PORTS: dict[str, tuple[str, ...]] = {
     "gateways/datagrams/dtls.py": ("dtls_handshakes",),
     "gateways/federation/service.py": ("federation_links",),
     "wire/links/hub.py": ("node_links",),
-    # Sockets in a folder of this user: whoever connects has shown by the file's mode, or SO_PEERCRED, who it is.
+    # Sockets in a folder of this user: the file's mode or SO_PEERCRED authenticates the peer.
     "edge/listeners/handoff_socket.py": (),
     "gateways/balancer/status.py": (),
     "gateways/bridges/service.py": (),
@@ -54,14 +54,14 @@ def calls(name: str) -> list[str]:
 
 
 def test_each_port_that_accepts_is_listed_with_its_pools() -> None:
-    """NIST: identify. A new one fails here until it has a pool, or a reason."""
+    """A new one fails here until it has a pool, or a reason."""
     accepting = {path for path, text in SOURCES.items() if re.search(ACCEPTS, text)}
     assert accepting == set(PORTS)
     assert {pool for pools in PORTS.values() for pool in pools} | {"admin_requests"} == set(POOLS)
 
 
 def test_each_pool_is_used_shown_and_described() -> None:
-    """NIST: identify. By name in the sources, on the metrics page, and in the table with its numbers."""
+    """By name in the sources, on the metrics page, and in the table with its values."""
     used = set(re.findall(r'POOLS\["(\w+)"\]', "".join(SOURCES.values())))
     shown = {name.strip("'") for name in calls("pool")}
     assert used == set(POOLS) and shown >= set(POOLS) and set(ROWS) == set(POOLS)
@@ -69,7 +69,7 @@ def test_each_pool_is_used_shown_and_described() -> None:
 
 @pytest.mark.parametrize("name", POOLS)
 def test_a_pool_is_attacked_by_the_test_that_its_row_names(name: str) -> None:
-    """NIST: identify. The numbers of the row are those of the pool, and its test exists."""
+    """The values of the row are those of the pool, and its test exists."""
     _, places, share, test = ROWS[name]
     bounds = POOLS[name]
     assert (int(places.replace(" ", "")), int(share.replace(" ", ""))) == (bounds.places_max, bounds.share_max)

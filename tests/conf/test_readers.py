@@ -1,4 +1,4 @@
-"""Every setting does something: product code reads it, in the room that the setting belongs to."""
+"""Every setting has an effect: product code reads it, in the package of the setting."""
 
 import ast
 import functools
@@ -21,7 +21,7 @@ from stratamq.packages import membership_model
 ROOT = Path(__file__).parents[2]
 EVERYWHERE = ("edge", "router", "storage", "membership", "access", "wire", "conf", "stratamq")
 MODELS: dict[str, type[BaseModel]] = {**ROOMS, "membership": membership_model(), "listeners": ListenerSettings}
-READERS = {  # room of a setting -> folders that may read it
+READERS = {  # section of a setting -> folders that may read it
     "edge": ("edge",),
     "listeners": ("edge",),
     "admin": ("admin",),
@@ -30,7 +30,7 @@ READERS = {  # room of a setting -> folders that may read it
     "storage": ("storage",),
     "membership": ("membership",),
 }
-# Plain values of cores -> the folder whose cores read them.
+# Parameters of cores -> the folder whose cores read them.
 PLAIN = {
     EdgeLimits: "edge",
     HotLimits: "edge",
@@ -46,7 +46,7 @@ PLAIN = {
 
 @functools.cache
 def reads(folder: str) -> frozenset[str]:
-    """Return the attribute names that product code of a folder reads, defaults of plain values left out."""
+    """Return the attribute names that product code of a folder reads, without defaults of parameters."""
     names: set[str] = set()
     for path in sorted((ROOT / folder).rglob("*.py")):
         if path.name.endswith("_settings.py") and folder == "conf":
@@ -59,16 +59,16 @@ def reads(folder: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def unread(room: str, model: type[BaseModel]) -> list[str]:
-    """Return the settings of a model that nothing in their room reads."""
-    known: set[str] = set().union(*(reads(folder) for folder in READERS.get(room, EVERYWHERE)))
+def unread(section: str, model: type[BaseModel]) -> list[str]:
+    """Return the settings of a model that no code of their package reads."""
+    known: set[str] = set().union(*(reads(folder) for folder in READERS.get(section, EVERYWHERE)))
     return sorted(set(model.model_fields) - known)
 
 
-@pytest.mark.parametrize("room", sorted(MODELS))
-def test_every_setting_has_a_reader(room: str) -> None:
-    """A setting that nothing reads is a promise that nobody keeps."""
-    assert unread(room, MODELS[room]) == []
+@pytest.mark.parametrize("section", sorted(MODELS))
+def test_every_setting_has_a_reader(section: str) -> None:
+    """A setting without a reader has no effect."""
+    assert unread(section, MODELS[section]) == []
 
 
 @pytest.mark.parametrize("values", PLAIN, ids=lambda values: values.__name__)
@@ -87,7 +87,7 @@ def test_a_setting_without_a_reader_is_found() -> None:
 
 @pytest.mark.parametrize("values", [EdgeLimits, HotLimits, PartitionSettings, RouterLimits, RaftConfig])
 def test_a_setting_has_one_default(values: type) -> None:
-    """Cores in tests and in the simulation run with the bounds of operators."""
+    """Cores in tests and in the simulation run with the default bounds."""
     for model in (ROOMS[PLAIN[values]],):
         defaults = model() if PLAIN[values] != "edge" else model(listeners=())
         plain = values() if values is not RaftConfig else RaftConfig(id="r")

@@ -1,4 +1,4 @@
-"""Names of secrets, and names that only sound like it."""
+"""Names of secrets, and names that are only similar."""
 
 import pytest
 
@@ -10,15 +10,15 @@ from conf.secret_names import is_secret_name
     [
         ("edge.listeners.plain.token_secret", True),
         ("http_password", True),
-        ("passwords_old", True),  # nobody thought of it: hidden
+        ("passwords_old", True),  # unknown: masked
         ("token", True),
         ("private_key", True),
         ("edge.listeners.plain.token_secret_algorithm", False),
         ("bridge.password_file", False),
         ("scram_secret_file", False),
         ("token_audience", False),
-        ("edge.secret.name", False),  # a listener may be called so
+        ("edge.secret.name", False),  # a listener may have this name
     ],
 )
-def test_a_name_with_the_word_is_a_secrets_unless_it_ends_as_something_about_one(name: str, is_secret: bool) -> None:
+def test_is_secret_name_by_words(name: str, is_secret: bool) -> None:
     assert is_secret_name(name) is is_secret

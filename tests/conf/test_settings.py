@@ -30,7 +30,7 @@ def mistakes(
 
 
 def test_a_wrong_host_is_named_with_what_is_allowed(tmp_path: Path) -> None:
-    """The pattern of the check was the whole message."""
+    """The error contained only the pattern of the check."""
     (line,) = mistakes(tmp_path, '[metrics]\nhosts = ["scrape.example", "http://a.example:80"]\n')
     assert line == (
         "FILE:2: metrics.hosts.1 = 'http://a.example:80': must be a host name or an address without scheme and port, "
@@ -55,7 +55,7 @@ def test_each_source_overrides_the_one_before(tmp_path: Path) -> None:
     assert "edge.topic_alias_maximum" not in config.sources
 
 
-def test_listeners_are_named_tables_that_other_sources_can_reach(tmp_path: Path) -> None:
+def test_listeners_are_addressable_by_name(tmp_path: Path) -> None:
     """`[edge.listeners.plain]` and `[[edge.listeners]]` mean the same."""
     for head in ("[edge.listeners.plain]", "[[edge.listeners]]\nname = 'plain'"):
         toml = f"{head}\nport = 1883\ntls = false\n"
@@ -71,7 +71,7 @@ def test_lists_from_text(tmp_path: Path) -> None:
 
 
 def test_tiers_have_their_own_rooms_and_defaults() -> None:
-    """The link port and the data folder differ from tier to tier."""
+    """The link port and the data folder depend on the tier."""
     router = load("router", environment={})
     storage = load("storage", environment={})
     assert isinstance(router, RouterConfig)
@@ -82,7 +82,7 @@ def test_tiers_have_their_own_rooms_and_defaults() -> None:
 
 
 def test_rooms_of_other_tiers_are_shared_through_the_environment(tmp_path: Path) -> None:
-    """One environment serves all tiers: names are checked, values are the other tier's business."""
+    """One environment serves all tiers: names are checked, values only by their tier."""
     edge(tmp_path, environment={"STRATAMQ_STORAGE__QUEUE_MESSAGES_MAX": "5"})
     assert mistakes(tmp_path, environment={"STRATAMQ_STORAGE__QUEUE_MESSAGE_MAX": "5"}) == [
         "environment STRATAMQ_STORAGE__QUEUE_MESSAGE_MAX: unknown key storage.queue_message_max "
@@ -91,7 +91,7 @@ def test_rooms_of_other_tiers_are_shared_through_the_environment(tmp_path: Path)
 
 
 def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
-    """One line each: where, which key, what is wrong, what was meant."""
+    """One line each: source, key, reason, suggestion."""
     toml = """
 [edge]
 kep_alive = 60
@@ -129,7 +129,7 @@ cluster = "a b"
     [
         ("[edge.listeners.a]\nport = 1\n", "FILE:1: edge.listeners.a: tls needs certificate and key (or tls = false)"),
         ("[storage]\nstores = 1\n", "FILE:1: unknown room storage"),
-        ("edge = 1\n", "FILE:1: edge is a room: write [edge]"),
+        ("edge = 1\n", "FILE:1: edge is a section: write [edge]"),
         ("[edge\n", "FILE: not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
         ("[edge]\rsys_interval_s = 1\n", "FILE: not TOML: Expected newline or end of document after a statement"),
         ("[edge]\n# \udcff\n", "FILE:2: not TOML: no UTF-8"),
@@ -140,12 +140,12 @@ cluster = "a b"
     ],
 )
 def test_mistakes_of_files(tmp_path: Path, toml: str, line: str) -> None:
-    """NIST: protect. A file is one tier's; what does not belong there is refused, with its line."""
+    """A file belongs to one tier; other sections are refused, with their line."""
     assert [found[: len(line)] for found in mistakes(tmp_path, toml)] == [line]
 
 
 def test_doubled_names_are_refused(tmp_path: Path) -> None:
-    """The first of two listeners of one name would silently be gone."""
+    """The first of two listeners of one name would be lost silently."""
     toml = "".join(f"[[edge.listeners]]\nname = 'a'\nport = {port}\ntls = false\n" for port in (1, 2))
     assert mistakes(tmp_path, toml) == ["FILE:5: edge.listeners has 'a' twice; give each its own name"]
 
@@ -166,13 +166,13 @@ def test_missing_file(tmp_path: Path) -> None:
     ],
 )
 def test_router_settings_are_consistent(flags: tuple[str, ...], words: str) -> None:
-    """Rules between keys are told like rules of one."""
+    """Rules between keys are reported like rules of one."""
     with pytest.raises(UserError, match=words):
         load("router", environment={}, flags=flags)
 
 
 def test_membership_is_handed_in() -> None:
-    """Its model lives in a room above this one."""
+    """Its model is in a package above this one."""
 
     class Model(BaseModel, frozen=True, extra="forbid"):
         profile: str = "lan"
@@ -199,14 +199,14 @@ def bounded(limit: str, of_edge: str = "") -> str:
         ("inflight_max = 65", "", "edge.receive_maximum and edge.outbound_window_max, the larger of which is 64"),
     ],
 )
-def test_a_limit_of_a_listener_that_cannot_hold_is_refused(tmp_path: Path, limit: str, of_edge: str, most: str) -> None:
+def test_listener_limit_above_edge_is_refused(tmp_path: Path, limit: str, of_edge: str, most: str) -> None:
     """A wider one than its edge's has no effect: what, where, and what to do, in one line."""
     (line,) = [line for line in mistakes(tmp_path, bounded(limit, of_edge)) if "listeners" in line]
     assert f"listeners.plain.{limit} has no effect above" in line and most in line and "lower this one" in line
 
 
-def test_a_limit_of_a_listener_that_can_hold_is_taken(tmp_path: Path) -> None:
-    """As large as its edge's, or where that has none."""
+def test_listener_limit_up_to_edge_is_accepted(tmp_path: Path) -> None:
+    """As large as its edge's, or if the edge has none."""
     for limit in ("packet_bytes_max = 1114112", "inflight_max = 64", "publish_rate_max = 100.0"):
         assert edge(tmp_path, bounded(limit))
     assert edge(tmp_path, bounded("packet_bytes_max = 2000000", "maximum_packet_size = 2000000"))

@@ -1,4 +1,4 @@
-"""Lines of keys in TOML: an operator is shown where a mistake stands."""
+"""Lines of keys in TOML: an error names the line of the mistake."""
 
 import pytest
 

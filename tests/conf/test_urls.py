@@ -1,4 +1,4 @@
-"""No URL becomes text with its user information, query or fragment, whatever shows it; a setting may name a file."""
+"""User information, query and fragment of a URL are masked in every text; a setting may name a file."""
 
 import ast
 import io
@@ -48,13 +48,14 @@ URLS = {  # every setting that names an HTTP server
     "Webhook.url": HttpUrl,
     "FederateSettings.api": HttpUrl,
 }
-OTHERS = {  # settings whose text names a scheme, and that are no URL: names of certificates, and addresses of brokers,
-    # which ``parse_address`` takes without user information, query and fragment
+# settings whose text names a scheme, and that are not URLs: names of certificates, and addresses of brokers,
+OTHERS = {
+    # which ``parse_address`` accepts without user information, query and fragment
     *("node.certificate", "admin.client_ca", "FederateSettings.certificate", "edge.listeners.origins"),
     *("FederateSettings.host", "UdpSettings.cluster", "remote.addresses"),
     *(f"{model.__name__}.cluster" for model in BRIDGE_KINDS.values()),
 }
-DIALS = {  # where the whole URL is used: given to what dials, taken apart for it, or written into a file of settings
+DIALS = {  # uses of the whole URL: to connect, to split it, or to write it into a file of settings
     "admin/otlp.py": 2,
     "edge/login/callout_service.py": 1,
     "edge/login/key_refresh_service.py": 1,
@@ -67,7 +68,7 @@ PARTS = st.sampled_from(["user", "password", "query", "fragment"])
 
 
 def fields(model: type[BaseModel], name: str) -> Iterator[tuple[str, Any]]:
-    """Yield each setting of a model, and of the tables inside of it."""
+    """Yield each setting of a model, and of its tables."""
     for key, field in model.model_fields.items():
         inner = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
         tables = [one for one in inner if issubclass(one, BaseModel)]
@@ -99,7 +100,7 @@ def issubclass_of_url(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Url)
 
 
-def test_the_whole_url_is_used_by_what_dials_alone() -> None:
+def test_whole_url_is_used_only_to_connect() -> None:
     """``plain`` and ``urlsplit`` elsewhere would be a second way for a URL to become text."""
     found: dict[str, int] = {}
     for room in PACKAGES:
@@ -113,8 +114,8 @@ def test_the_whole_url_is_used_by_what_dials_alone() -> None:
     assert found == DIALS
 
 
-def test_no_exception_of_a_request_is_shown_as_it_is() -> None:
-    """Modules that make requests mask what the library says: it may repeat the URL."""
+def test_request_exceptions_are_masked() -> None:
+    """Modules that make requests mask the library's text: it may repeat the URL."""
     for name in DIALS:
         text = (ROOT / name).read_text()
         if "httpx" in text:
@@ -140,7 +141,7 @@ def test_a_secret_of_a_url_is_in_no_text(secret: str, part: str) -> None:
 
 @given(SECRET, PARTS)
 def test_a_secret_of_a_setting_is_in_no_log_answer_or_bundle(secret: str, part: str) -> None:
-    """Each URL setting, as it is taken, and as it is refused."""
+    """Each URL setting, accepted and refused."""
     url = url_with(secret, part)
     for name, kind in URLS.items():
         texts = []
@@ -158,7 +159,7 @@ def test_a_secret_of_a_setting_is_in_no_log_answer_or_bundle(secret: str, part: 
 
 
 def logged(value: object) -> str:
-    """Return what a node writes and keeps of an event with a value, and of a library's warning with its text."""
+    """Return the written and stored log of an event with a value, and of a library's warning with its text."""
     root, stream = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     try:
@@ -183,7 +184,7 @@ def logged(value: object) -> str:
 )
 def test_the_line_about_a_mistake_does_not_repeat_a_secret(wrong: str, flag: str) -> None:
     if flag.endswith("port") and "://" not in wrong:
-        return  # a number is no place for a URL; what is none at all is shown
+        return  # a number is not a URL; other invalid values are shown
     tier = flag.partition(".")[0]
     with pytest.raises(UserError) as caught:
         load(tier, environment={}, flags=[f"{flag}={wrong}", "edge.listeners.a.port=0"][: 1 if "port" in flag else 2])
@@ -207,7 +208,7 @@ def test_the_address_of_a_broker_that_is_refused_is_masked(text: str) -> None:
 
 
 def test_a_change_of_a_query_alone_is_a_change() -> None:
-    """Compared as a whole, and shown masked."""
+    """Compared as a whole, and masked as text."""
     one, other = (
         load("admin", environment={}, flags=[f"admin.otlp_endpoint=https://h/?key={key}"]) for key in ("Zq7", "Zq8")
     )
@@ -228,7 +229,7 @@ def test_a_change_of_a_query_alone_is_a_change() -> None:
         ("", ""),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+def test_shown_url_masks_secrets(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 
 
@@ -241,12 +242,12 @@ def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
         ('{"login": "http://127.0.0.1:1/#?code=abc"}', '{"login": "http://127.0.0.1:1/#***"}'),
     ],
 )
-def test_what_is_masked_in_a_text(text: str, masked: str | None) -> None:
+def test_mask_urls_masks_secrets(text: str, masked: str | None) -> None:
     assert mask_urls(text) == (text if masked is None else masked)
 
 
 def test_a_login_code_is_printed_and_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    """The log of a service can be read by viewers, and ends in bundles."""
+    """The log of a service is readable for viewers, and included in bundles."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
@@ -263,7 +264,7 @@ def test_a_login_code_is_printed_and_not_logged(capsys: pytest.CaptureFixture[st
 # -- files
 
 
-def test_a_url_is_read_from_a_file_that_is_its_owners_alone(tmp_path: Path) -> None:
+def test_url_is_read_from_private_file(tmp_path: Path) -> None:
     file = tmp_path / "hook"
     file.touch(mode=0o600)
     file.write_text("https://h:1/services/Zq7?k=Zq7\n")
@@ -289,7 +290,7 @@ def test_a_file_without_a_url_is_refused_without_its_content(tmp_path: Path, con
     assert "Zq7" not in str(caught.value)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_url_file_invalid_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a folder"):
         HttpUrl.parse(f"file:{tmp_path}").read("x.url")
     with pytest.raises(UserError, match="No such file"):

@@ -105,7 +105,7 @@ def _cases(name: str) -> Callable[[], None]:
 
 
 def _last_nonsense() -> None:
-    test_http_answer.test_nonsense_is_an_error_and_never_kept(len(test_http_answer.NONSENSE) - 1)
+    test_http_answer.test_http_step_invalid_response_is_an_error_and_not_cached(len(test_http_answer.NONSENSE) - 1)
 
 
 ACCESS_RULES = (
@@ -143,7 +143,7 @@ ACCESS_RULES = (
         "stale_list_is_good",
         "access/identity/revocation.py",
         _replaced(RevocationSet, "refusal", _stale_is_good),
-        test_revocation.test_without_a_current_list_nobody_is_admitted,
+        test_revocation.test_revocation_without_current_list_refuses,
         "a stale list is good",
     ),
     SeededBug(
@@ -175,7 +175,7 @@ ACCESS_RULES = (
         "logins_outlive_a_change",
         "access/identity/password_step.py",
         _logins_outlive_a_change,
-        test_password_step.test_a_changed_file_forgets_logins_and_hashes_that_run,
+        test_password_step.test_password_step_reload_invalidates_cache_and_running_hashes,
         "a changed password lets the old one in",
     ),
     SeededBug(

@@ -94,8 +94,8 @@ OPERATORS: tuple[SeededBug, ...] = (
         "a node that did not answer is not named",
         "admin/scatter_gather.py Gather._made",
         lambda patch: patch.setattr(ScatterGather, "_build_page", _name_nobody),
-        _G.test_a_silent_node_is_named_after_a_second_and_the_others_are_shown,
-        "test_a_silent_node_is_named_after_a_second_and_the_others_are_shown",
+        _G.test_walk_silent_node_is_named_after_timeout,
+        "test_walk_silent_node_is_named_after_timeout",
     ),
     SeededBug(
         "an entry of the journal is lost",

@@ -77,7 +77,7 @@ ROUTER_ROLES: tuple[SeededBug, ...] = (
         PolicyFollower,
         "handle",
         _from_whom_it_follows,
-        _F.test_a_router_that_is_not_followed_changes_nothing,
+        _F.test_follower_ignores_other_routers,
     ),
     _bug(
         "a step fits on any map",

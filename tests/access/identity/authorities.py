@@ -1,4 +1,4 @@
-"""Authorities for tests: certificates, lists and OCSP answers, made by the library that real ones are read with."""
+"""Test authorities: certificates, lists and OCSP responses, created by the library that also reads real ones."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def facts_of(certificate: x509.Certificate) -> CertificateFacts:
 
 
 class Authority:
-    """An authority with a key of its own, the same in each process if ``secret`` is given."""
+    """An authority with its own key, the same in each process if ``secret`` is given."""
 
     def __init__(
         self, name: str = "Devices", parent: "Authority | None" = None, crl_sign: bool = True, secret: int = 0
@@ -96,7 +96,7 @@ class Authority:
         days: tuple[float, float | None] = (-1, 1),
         responder: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
     ) -> bytes:
-        """Return an answer signed by the authority or by a responder."""
+        """Return a response signed by the authority or by a responder."""
         signer, key = responder or (self.certificate, self.key)
         revoked_at = NOW - DAY if status == ocsp.OCSPCertStatus.REVOKED else None
         builder = ocsp.OCSPResponseBuilder().add_response(

@@ -1,4 +1,4 @@
-"""Names of certificates: exactly one, plain, and never one of the cluster's own (check T2; protect)."""
+"""Names in certificates: exactly one, valid, and never one of the cluster's own (check T2)."""
 
 import pytest
 from cryptography import x509
@@ -35,7 +35,7 @@ def asked(
     ],
 )
 def test_each_kind_of_name_becomes_the_user(kind: NameKind, name: str) -> None:
-    """Identify: the one value of the chosen kind."""
+    """The single value of the chosen kind."""
     certificate = AUTHORITY.client(
         alternatives=[DNS("device.example"), URI("urn:dev:1"), MAIL("device@example")], serial=0x0ABC
     )
@@ -46,7 +46,7 @@ def test_each_kind_of_name_becomes_the_user(kind: NameKind, name: str) -> None:
 
 
 def test_the_connection_ends_with_the_certificate() -> None:
-    """NIST: protect. TLS looks at the dates at the handshake alone, and a connection may outlive them."""
+    """TLS checks the dates at the handshake only, and a connection may outlive them."""
     certificate = AUTHORITY.client()
     answer = asked(certificate)
     assert isinstance(answer, Allow)
@@ -54,7 +54,7 @@ def test_the_connection_ends_with_the_certificate() -> None:
 
 
 def test_the_fingerprint_is_a_name_of_each_certificate() -> None:
-    """Identify: also of one without any other name."""
+    """Also for one without any other name."""
     certificate = AUTHORITY.client(names=())
     answer = asked(certificate, NameKind.FINGERPRINT)
     assert isinstance(answer, Allow)
@@ -65,8 +65,8 @@ def test_the_fingerprint_is_a_name_of_each_certificate() -> None:
     ("use", "user", "client_id"),
     [("user", "device-1", "id"), ("client_id", "", "device-1"), ("both", "device-1", "device-1")],
 )
-def test_the_name_is_used_as_settings_want(use: str, user: str, client_id: str) -> None:
-    """Identify: user, client ID or both."""
+def test_certificate_name_use_follows_settings(use: str, user: str, client_id: str) -> None:
+    """User, client ID or both."""
     answer = asked(AUTHORITY.client(), use=NameUse(use))
     assert isinstance(answer, Allow)
     assert (answer.principal.user, answer.principal.client_id) == (user, client_id)
@@ -96,7 +96,7 @@ def test_the_name_is_used_as_settings_want(use: str, user: str, client_id: str) 
 def test_no_name_and_two_names_are_refused(
     kind: NameKind, names: tuple[str, ...], alternatives: tuple[x509.GeneralName, ...]
 ) -> None:
-    """NIST: protect. Missing, doubled, cut by NUL, with control characters, in another normal form, a wildcard."""
+    """Missing, repeated, cut by NUL, with control characters, in another normal form, a wildcard."""
     answer = asked(AUTHORITY.client(names, alternatives), kind)
     assert isinstance(answer, Deny)
     assert answer.code == ReasonCode.NOT_AUTHORIZED
@@ -115,13 +115,13 @@ def test_no_name_and_two_names_are_refused(
     ],
 )
 def test_nodes_and_operators_are_never_clients(kind: NameKind, names: tuple[str, ...], uris: tuple[str, ...]) -> None:
-    """Protect: whichever name the listener reads."""
+    """For every kind of name that the listener reads."""
     answer = asked(AUTHORITY.client(names, [URI(uri) for uri in uris]), kind)
     assert isinstance(answer, Deny)
 
 
-def test_names_that_nobody_reads_are_not_looked_for() -> None:
-    """A name that is not looked for is no name, and one of the cluster is found without looking for its kind."""
+def test_certificate_facts_reads_requested_kinds_only() -> None:
+    """Unrequested kinds are not read, and a cluster's name is found without reading its kind."""
     certificate = AUTHORITY.client(alternatives=[DNS("a.example"), URI("stratamq://c/edge/edge-0")])
     facts = certificate_facts(der(certificate), (NameKind.CN,), ocsp=False)
     assert facts.names == {"cn": ("device-1",)} and facts.of_cluster and not facts.authority_key
@@ -137,7 +137,7 @@ def test_a_client_without_certificate_is_asked_by_the_next_step() -> None:
 
 
 def test_bytes_that_are_no_certificate() -> None:
-    """Protect: cut, damaged and long bytes are one error."""
+    """Truncated, damaged and long bytes are one error."""
     good = der(AUTHORITY.client())
     for bad in (b"", good[:-1], good + b"\0", b"\x30" * 100, bytes(70_000), good.replace(b"device-1", b"\xff" * 8)):
         with pytest.raises(ValueError, match="certificate"):
@@ -145,7 +145,7 @@ def test_bytes_that_are_no_certificate() -> None:
 
 
 def test_an_issuer_whose_name_is_a_string_of_bits() -> None:
-    """Found by the fuzz target "certificates": TypeError came out of the library instead of ValueError."""
+    """Found by the fuzz target "certificates": the library raised TypeError instead of ValueError."""
     good = der(AUTHORITY.client())
     at = good.index(b"\x0c\x07Devices")
     with pytest.raises(ValueError, match="unreadable"):
@@ -153,22 +153,22 @@ def test_an_issuer_whose_name_is_a_string_of_bits() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "+", "#", "$SYS/x", "a/b", "ä", "用户", "x" * 65_535, "{user}", "%u"])
-def test_signs_of_filters_are_names(name: str) -> None:
-    """Identify: rules take them literally, so they need no refusal here."""
+def test_name_fault_allows_filter_characters(name: str) -> None:
+    """Rules treat them literally, so they are not refused here."""
     assert name_fault(name) == ""
 
 
 @pytest.mark.parametrize(
     "name", ["", "\0", "a\0", "\n", "x" * 65_536, "ä" * 32_768, "\ud800", "\x85", "\u2028", "A\u030a"]
 )
-def test_texts_that_are_no_names(name: str) -> None:
-    """NIST: protect. A log or a terminal obeys them, or two of them look the same."""
+def test_name_fault_invalid_name_is_refused(name: str) -> None:
+    """They control a log or a terminal, or two of them look alike."""
     assert name_fault(name)
 
 
 @pytest.mark.parametrize("name", [*HOSTILE_NAMES.values(), *LOOK_ALIKES], ids=lambda name: ascii(name)[:20])
 def test_a_hostile_name_in_a_certificate(name: str) -> None:
-    """NIST: protect. It is refused in a line without it, or is the user letter by letter, and no log obeys it."""
+    """It is refused in a line without the name, or is the user unchanged, and cannot control a log."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name, _validate=False)])
     builder = AUTHORITY.builder(subject, AUTHORITY.name, 7).public_key(AUTHORITY.key.public_key())
     shown = der(builder.sign(AUTHORITY.key, hashes.SHA256()))

@@ -1,4 +1,4 @@
-"""The chain: every order of answers and errors gives the outcome of the first that is no Pass (protect)."""
+"""The chain: every order of answers and errors gives the outcome of the first one that is not Pass."""
 
 import itertools
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ FACTS = CertificateFacts({"cn": ("device",)}, "abc", "ff" * 32, "issuer")
 
 @dataclass(frozen=True)
 class Errand:
-    """A job whose result is the answer that the step gives then."""
+    """A job whose result is the step's later answer."""
 
     kind: str = "errand"
 
 
 class Scripted:
-    """A step that answers as it is told; an exception is raised, text is returned as nonsense."""
+    """A step with scripted answers; an exception is raised, text is returned as an invalid answer."""
 
     def __init__(self, answer: object, later: object = None, methods: tuple[str, ...] = ()) -> None:
         self.name = "scripted"
@@ -78,7 +78,7 @@ ANSWERS: dict[str, object] = {
     "none": None,
     "true": True,
 }
-ENDS = {"allow": "admitted", "deny": 0x86}  # each other but pass: 0x88
+ENDS = {"allow": "admitted", "deny": 0x86}  # any other but pass: 0x88
 SCRIPTS = [*ANSWERS, *(f"wait, {name}" for name in ANSWERS)]
 
 
@@ -89,7 +89,7 @@ def script(name: str) -> Scripted:
 
 
 def run(chain: Chain, credentials: Credentials = GIVEN) -> Outcome:
-    """Return the last outcome; each wait is answered."""
+    """Return the last outcome; every job gets a result."""
     outcome = chain.begin(credentials, NOW)
     while isinstance(outcome, LoginPending):
         assert isinstance(outcome.job, Errand)
@@ -97,7 +97,7 @@ def run(chain: Chain, credentials: Credentials = GIVEN) -> Outcome:
     return outcome
 
 
-def told(outcome: Outcome) -> object:
+def code_of(outcome: Outcome) -> object:
     assert not isinstance(outcome, LoginPending)
     return "admitted" if isinstance(outcome, Admitted) else outcome.code
 
@@ -105,14 +105,14 @@ def told(outcome: Outcome) -> object:
 @pytest.mark.parametrize("length", [1, 2, 3])
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_every_order_of_answers_and_errors(length: int, anonymous: bool) -> None:
-    """Protect: the first answer that is no Pass decides, and no later step is asked."""
+    """The first answer that is not Pass decides, and no later step runs."""
     for names in itertools.product(SCRIPTS, repeat=length):
         steps = [script(name) for name in names]
         outcome = run(Chain(steps, ChainRules(anonymous)))
         plain = [name.removeprefix("wait, ") for name in names]
         decides = next((at for at, name in enumerate(plain) if name != "pass"), None)
         expected = 0x86 if decides is None else ENDS.get(plain[decides], 0x88)
-        assert told(outcome) == expected, names
+        assert code_of(outcome) == expected, names
         last = length if decides is None else decides + 1
         assert [step.asked for step in steps] == [1] * last + [0] * (length - last), names
 
@@ -138,9 +138,9 @@ def test_every_order_of_answers_and_errors(length: int, anonymous: bool) -> None
     ],
 )
 def test_the_end_of_the_chain(steps: int, anonymous: bool, credentials: Credentials, expected: object) -> None:
-    """Protect: nothing given, something given, and anonymous; an anonymous client's user name is dropped."""
+    """No credentials, some credentials, and anonymous; an anonymous client's user name is dropped."""
     outcome = run(Chain([Scripted(Pass(), methods=("TEST",))] * steps, ChainRules(anonymous)), credentials)
-    assert told(outcome) == expected
+    assert code_of(outcome) == expected
     if isinstance(outcome, Admitted):
         assert (outcome.principal.user, outcome.principal.method, outcome.principal.roles) == ("", "anonymous", ())
 
@@ -158,7 +158,7 @@ class Lists:
 
 
 class Banned:
-    """Bans by a list of answers, one for each question."""
+    """Bans by a list of answers, one per call."""
 
     def __init__(self, *answers: object) -> None:
         self._answers = list(answers)
@@ -180,14 +180,14 @@ class Banned:
 
 
 def test_certificates_of_the_cluster_are_never_clients() -> None:
-    """Protect: whatever the steps say, and on a listener without any."""
+    """For all answers of steps, and on a listener without steps."""
     node = replace(GIVEN, certificate=replace(FACTS, of_cluster=True))
     for steps in ([], [Scripted(allow())]):
-        assert told(run(Chain(steps, ChainRules(True)), node)) == 0x87
+        assert code_of(run(Chain(steps, ChainRules(True)), node)) == 0x87
 
 
 def test_a_certified_gateway_is_a_user_of_its_own_name_and_no_step_is_asked() -> None:
-    """The lists of the listener's authority say nothing of it; bans and what an operator revoked do."""
+    """The lists of the listener's authority do not apply to it; bans and revocations in the policy do."""
     facts = replace(FACTS, of_cluster=True, gateway="bridge")
     gateway = replace(GIVEN, certificate=facts)
     step = Scripted(Failed("asked"))
@@ -196,20 +196,20 @@ def test_a_certified_gateway_is_a_user_of_its_own_name_and_no_step_is_asked() ->
     principal = outcome.principal
     assert (principal.user, principal.method, principal.client_id) == ("gateway/bridge", "gateway", "id")
     assert (principal.serial, principal.issuer) == ("abc", "issuer")
-    assert told(run(Chain([], ChainRules(), None, Banned(False, True)), gateway)) == 0x8A
+    assert code_of(run(Chain([], ChainRules(), None, Banned(False, True)), gateway)) == 0x8A
     revoked = replace(gateway, certificate=replace(facts, serial="revoked"))
-    assert told(run(Chain([], ChainRules(), None, Banned()), revoked)) == 0x87
+    assert code_of(run(Chain([], ChainRules(), None, Banned()), revoked)) == 0x87
 
 
-def test_nobody_has_a_gateways_name_without_its_certificate() -> None:
-    """Protect: whatever step says so, a password or a device's certificate."""
+def test_chain_gateway_name_needs_its_certificate() -> None:
+    """For every step that would admit it, a password or a device's certificate."""
     for method in ("password", "certificate", "gateway"):
         named = Allow(Principal("gateway/bridge", method, "id"))
-        assert told(run(Chain([Scripted(named)], ChainRules()), GIVEN)) == 0x87
+        assert code_of(run(Chain([Scripted(named)], ChainRules()), GIVEN)) == 0x87
 
 
 def test_a_revoked_certificate_is_refused_whichever_step_would_admit() -> None:
-    """Protect: also one that was revoked while the chain waited, and when the list itself fails."""
+    """Also one that was revoked while the chain waited, and if the list itself fails."""
     client = replace(GIVEN, certificate=FACTS)
     for lists, expected in (
         (Lists(), "admitted"),
@@ -218,33 +218,33 @@ def test_a_revoked_certificate_is_refused_whichever_step_would_admit() -> None:
         (Lists(OSError()), 0x88),
     ):
         step = Scripted(Wait(Errand()), allow())
-        assert told(run(Chain([step], ChainRules(), lists), client)) == expected
+        assert code_of(run(Chain([step], ChainRules(), lists), client)) == expected
     outcome = run(Chain([Scripted(allow())], ChainRules(), Lists()), client)
     assert isinstance(outcome, Admitted)
     assert (outcome.principal.serial, outcome.principal.issuer) == ("abc", "issuer")
 
 
 @pytest.mark.parametrize("gateway", ["", "bridge"])
-def test_a_certificate_that_has_ended_lets_nobody_in(gateway: str) -> None:
-    """NIST: protect. TLS looks at its dates at a handshake, and not where a session is resumed."""
+def test_chain_expired_certificate_is_refused(gateway: str) -> None:
+    """TLS checks the dates at a handshake, and not for a resumed session."""
     ended = replace(FACTS, of_cluster=bool(gateway), gateway=gateway, expires_at_utc=NOW.utc)
     for steps in ([], [Scripted(allow())]):
         for certificate, expected in ((ended, 0x87), (replace(ended, expires_at_utc=NOW.utc + 1), "admitted")):
-            assert told(run(Chain(steps, ChainRules(True)), replace(GIVEN, certificate=certificate))) == expected
+            assert code_of(run(Chain(steps, ChainRules(True)), replace(GIVEN, certificate=certificate))) == expected
 
 
 @pytest.mark.parametrize(
     ("own", "certificate", "end"), [(None, 9e9, 9e9), (8e9, 9e9, 8e9), (9e9, 8e9, 8e9), (8e9, None, 8e9)]
 )
-def test_the_connection_ends_with_what_ends_first(own: float | None, certificate: float | None, end: float) -> None:
-    """NIST: protect. The certificate that was shown, or what the step let in by."""
+def test_chain_connection_ends_at_earliest_expiry(own: float | None, certificate: float | None, end: float) -> None:
+    """The certificate, or the credentials of the step."""
     client = replace(GIVEN, certificate=replace(FACTS, expires_at_utc=certificate))
     outcome = run(Chain([Scripted(allow(expires_at_utc=own))], ChainRules()), client)
     assert isinstance(outcome, Admitted) and outcome.principal.expires_at_utc == end
 
 
 def test_bans_come_before_the_first_step_and_after_the_last() -> None:
-    """Protect: 0x8A; the address first, then the principal; a table that fails refuses."""
+    """0x8A; the address first, then the principal; a failing table refuses."""
     for banned, expected, asked in (
         (Banned(), "admitted", [None, "alice"]),
         (Banned(True), 0x8A, [None]),
@@ -253,35 +253,35 @@ def test_bans_come_before_the_first_step_and_after_the_last() -> None:
         (Banned(False, RuntimeError()), 0x88, [None, "alice"]),
     ):
         step = Scripted(allow())
-        assert told(run(Chain([step], ChainRules(), None, banned))) == expected
+        assert code_of(run(Chain([step], ChainRules(), None, banned))) == expected
         assert banned.asked == asked
         assert step.asked == (0 if asked == [None] else 1)
     banned = Banned(False, True)
-    assert told(run(Chain([], ChainRules(True), None, banned))) == 0x8A
+    assert code_of(run(Chain([], ChainRules(True), None, banned))) == 0x8A
 
 
-def test_a_step_that_waits_for_ever_is_an_error() -> None:
+def test_chain_step_that_always_waits_is_an_error() -> None:
     step = Scripted(Wait(Errand()), Wait(Errand()))
     chain = Chain([step], ChainRules())
     outcome, waits = chain.begin(GIVEN, NOW), 0
     while isinstance(outcome, LoginPending):
         outcome, waits = chain.resume(outcome.ticket, None, NOW), waits + 1
-    assert (told(outcome), waits) == (0x88, WAITS_MAX)
+    assert (code_of(outcome), waits) == (0x88, WAITS_MAX)
 
 
-def test_a_ticket_of_the_chain_before_a_reload_is_judged_anew() -> None:
-    """Protect: no step of the new chain is jumped over, and none of the old one admits."""
+def test_chain_ticket_of_former_chain_restarts() -> None:
+    """No step of the new chain is skipped, and none of the old one admits."""
     outcome = Chain([Scripted(Pass()), Scripted(Wait(Errand()), allow())], ChainRules()).begin(GIVEN, NOW)
     assert isinstance(outcome, LoginPending)
     for steps, expected in (([Scripted(DENY)], 0x86), ([Scripted(allow())], "admitted"), ([], 0x86)):
-        assert told(Chain(steps, ChainRules()).resume(outcome.ticket, object(), NOW)) == expected
+        assert code_of(Chain(steps, ChainRules()).resume(outcome.ticket, object(), NOW)) == expected
 
 
 def test_a_code_of_success_is_no_refusal_and_a_bad_name_no_user() -> None:
-    """Protect: mistakes of a step."""
-    assert told(run(Chain([Scripted(Deny(ReasonCode.SUCCESS, "odd"))], ChainRules(True)))) == 0x87
+    """Mistakes of a step."""
+    assert code_of(run(Chain([Scripted(Deny(ReasonCode.SUCCESS, "odd"))], ChainRules(True)))) == 0x87
     for name in ("alice\0", "a\nb", "\ud800", "e\u0301"):
-        assert told(run(Chain([Scripted(allow(name))], ChainRules(True)))) == 0x87
+        assert code_of(run(Chain([Scripted(allow(name))], ChainRules(True)))) == 0x87
 
 
 @pytest.mark.parametrize(
@@ -304,18 +304,18 @@ def test_a_code_of_success_is_no_refusal_and_a_bad_name_no_user() -> None:
     ],
 )
 def test_a_form_of_client_ids(form: str, client_id: str, expected: bool) -> None:
-    """Protect: Check A6; a name that is missing has no form."""
+    """Check A6; a missing name has no form."""
     principal = Principal("alice", "scripted", client_id, common_name="device")
     outcome = run(Chain([Scripted(Allow(principal))], ChainRules(True, form)))
-    assert told(outcome) == ("admitted" if expected else 0x85)
+    assert code_of(outcome) == ("admitted" if expected else 0x85)
     without = Principal("", "scripted", client_id)
     if "{" in form:
-        assert told(run(Chain([Scripted(Allow(without))], ChainRules(True, form)))) == 0x85
+        assert code_of(run(Chain([Scripted(Allow(without))], ChainRules(True, form)))) == 0x85
 
 
 def test_a_user_whose_name_looks_like_a_placeholder() -> None:
     principal = Principal("{cn}", "scripted", "device", common_name="device")
-    assert told(run(Chain([Scripted(Allow(principal))], ChainRules(True, "{user}")))) == 0x85
+    assert code_of(run(Chain([Scripted(Allow(principal))], ChainRules(True, "{user}")))) == 0x85
     with pytest.raises(ValueError, match="placeholders"):
         ChainRules(True, "{User}")
 
@@ -326,7 +326,7 @@ def test_answers_are_counted_without_names_of_clients() -> None:
     assert chain.outcomes == {"scripted pass": 1, "scripted deny": 1, "refused 0x86": 1}
 
 
-def test_a_refusal_says_nothing_secret() -> None:
+def test_chain_refusal_contains_no_secret() -> None:
     steps: list[AuthenticationStep] = [Scripted(Pass())]
     outcome = run(Chain(steps, ChainRules()))
     assert isinstance(outcome, LoginRefused) and "secret" not in repr((outcome, GIVEN))

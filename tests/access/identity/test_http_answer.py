@@ -1,4 +1,4 @@
-"""Questions to an operator's server and its answers (protect): strict types, bounds, and never an allow by mistake."""
+"""Requests to an operator's server and its responses: strict types, bounds, and never an allow by mistake."""
 
 import json
 
@@ -30,15 +30,15 @@ def rules(acl: object) -> tuple[Tier, ...]:
     return TIERS
 
 
-def judged(result: object, step: HttpStep | None = None) -> Answer:
+def answer_of(result: object, step: HttpStep | None = None) -> Answer:
     step = step or HttpStep(bytes(32), read_acl=rules)
     wait = step.begin(ALICE, NOW)
     assert isinstance(wait, Wait)
     return step.resume(ALICE, wait.job, result, NOW)
 
 
-def test_the_question() -> None:
-    """As EMQX asks; its key tells nothing without the secret of the process."""
+def test_request_body_has_emqx_format() -> None:
+    """In EMQX's format; its key reveals nothing without the secret of the process."""
     certificate = Authority().client(("device-1",))
     credentials = Credentials("tls", "10.0.0.1", "id", 'a"b\\', "pässword".encode(), facts_of(certificate))
     body = request_body(credentials)
@@ -61,7 +61,7 @@ def test_the_question() -> None:
     assert "secret" not in repr(one)
 
 
-def test_who_is_asked_about() -> None:
+def test_http_step_requests_verdict_of_clients_with_user_name() -> None:
     step = HttpStep(bytes(32))
     assert step.begin(Credentials("l", "::1", "id"), NOW) == Pass()
     assert step.begin(Credentials("l", "::1", "id", None, b"x"), NOW) == Pass()
@@ -72,22 +72,22 @@ def test_who_is_asked_about() -> None:
 
 
 def test_answers() -> None:
-    """Allow with rights and end, allow without a body, deny, ignore."""
+    """Allow with rights and expiry, allow without a body, deny, ignore."""
     full = {"result": "allow", "is_superuser": True, "client_attrs": {"a": "b"}, "acl": ACL, "expire_at": NOW.utc + 9}
-    answer = judged(reply(full, content_type="Application/JSON; charset=utf-8"))
+    answer = answer_of(reply(full, content_type="Application/JSON; charset=utf-8"))
     assert isinstance(answer, Allow)
     principal = answer.principal
     assert (principal.user, principal.method, principal.attributes) == ("alice", "http", {"a": "b"})
     assert (principal.tiers, principal.expires_at_utc) == (TIERS, NOW.utc + 9)
-    assert principal.roles == ()  # no role was named for superusers
-    answer = judged(reply(full), HttpStep(bytes(32), "root", rules))
+    assert principal.roles == ()  # no role is set for superusers
+    answer = answer_of(reply(full), HttpStep(bytes(32), "root", rules))
     assert isinstance(answer, Allow) and answer.principal.roles == ("root",)
-    answer = judged(reply({"result": "allow"}), HttpStep(bytes(32), "root", rules))
+    answer = answer_of(reply({"result": "allow"}), HttpStep(bytes(32), "root", rules))
     assert isinstance(answer, Allow) and (answer.principal.roles, answer.principal.tiers) == ((), ())
-    assert isinstance(judged(reply(b"", 204, "")), Allow)
-    assert isinstance(judged(reply({"result": "deny"})), Deny)
-    assert isinstance(judged(reply({"result": "ignore", "is_superuser": True})), Pass)
-    assert judged(reply({"result": "allow", "expire_at": NOW.utc})) == Deny(
+    assert isinstance(answer_of(reply(b"", 204, "")), Allow)
+    assert isinstance(answer_of(reply({"result": "deny"})), Deny)
+    assert isinstance(answer_of(reply({"result": "ignore", "is_superuser": True})), Pass)
+    assert answer_of(reply({"result": "allow", "expire_at": NOW.utc})) == Deny(
         ReasonCode.NOT_AUTHORIZED, "http: an answer that has expired"
     )
 
@@ -137,16 +137,16 @@ NONSENSE: list[object] = [
 
 
 @pytest.mark.parametrize("number", range(len(NONSENSE)))
-def test_nonsense_is_an_error_and_never_kept(number: int) -> None:
-    """Protect: wrong status, type, name, form, redirect, or no reply."""
+def test_http_step_invalid_response_is_an_error_and_not_cached(number: int) -> None:
+    """Wrong status, type, name, form, redirect, or no response."""
     result = NONSENSE[number]
-    assert isinstance(judged(result), Failed)
+    assert isinstance(answer_of(result), Failed)
     if isinstance(result, HttpReply) and b"bad" not in result.body:
         assert cache_s(result) == 0
 
 
-def test_rules_are_refused_where_the_listener_takes_none() -> None:
-    assert isinstance(judged(reply({"result": "allow", "acl": []}), HttpStep(bytes(32))), Failed)
+def test_http_step_rules_are_refused_without_http_acl() -> None:
+    assert isinstance(answer_of(reply({"result": "allow", "acl": []}), HttpStep(bytes(32))), Failed)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_rules_are_refused_where_the_listener_takes_none() -> None:
         ("deny", "no-cache", 0),
     ],
 )
-def test_how_long_an_answer_is_kept(answer: str, control: str, seconds: int) -> None:
+def test_cache_s_of_response(answer: str, control: str, seconds: int) -> None:
     assert cache_s(reply({"result": answer}, control=control)) == seconds
 
 

@@ -1,4 +1,4 @@
-"""Keys of tokens: PEM, secrets, and a JWKS that rotates, dies and lies (protect)."""
+"""Keys of tokens: PEM, secrets, and a JWKS that rotates, fails or is hostile."""
 
 import json
 from typing import Any
@@ -66,7 +66,7 @@ def test_algorithms_come_from_the_key() -> None:
     ],
 )
 def test_keys_that_are_left_out(key: object) -> None:
-    """NIST: protect. Weak, for another use, secret, or damaged; the others stay."""
+    """Weak, for another use, secret, or damaged; the others stay."""
     assert [each.kid for each in read_jwks(jwks(key, ED))] == ["ed"]
     with pytest.raises(ValueError, match="without a key"):
         read_jwks(jwks(key))
@@ -90,7 +90,7 @@ def test_keys_that_are_left_out(key: object) -> None:
     ],
 )
 def test_sets_that_are_refused(content: bytes) -> None:
-    """NIST: protect. The old keys stay."""
+    """The old keys stay."""
     source = KeySource()
     assert source.loaded(jwks(EC), 0.0) == ""
     assert source.loaded(content, 1.0)
@@ -98,7 +98,7 @@ def test_sets_that_are_refused(content: bytes) -> None:
 
 
 def test_when_a_fetch_is_due() -> None:
-    """Each 300 s; 30 s after a failure; never two at once; one that hangs is given up."""
+    """Each 300 s; 30 s after a failure; never two at once; a hanging one is abandoned."""
     source = KeySource()
     assert source.is_due(0.0) and not source.is_fresh(0.0)
     source.began(0.0)
@@ -138,6 +138,6 @@ def test_keys_of_files() -> None:
     ],
 )
 def test_secrets_that_are_refused(content: bytes, algorithm: str) -> None:
-    """Protect: a public key, a short secret, an algorithm of another kind."""
+    """A public key, a short secret, an algorithm of another kind."""
     with pytest.raises(ValueError, match="secret"):
         key_of_secret(content, algorithm)

@@ -1,4 +1,4 @@
-"""OCSP as a step: request and answer, who may sign, how long an answer holds (check T4; protect)."""
+"""OCSP as a step: request and response, permitted signers, lifetime of a response (check T4)."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def answered(step: OcspStep, body: bytes) -> Answer:
 
 
 def test_the_request_names_the_certificate() -> None:
-    """Detect: as a responder reads it."""
+    """As parsed by a responder."""
     wait = step_of().begin(CREDENTIALS, NOW)
     assert isinstance(wait, Wait) and isinstance(wait.job, OcspJob)
     request = ocsp.load_der_ocsp_request(wait.job.request)
@@ -37,7 +37,7 @@ def test_the_request_names_the_certificate() -> None:
     assert request.issuer_name_hash == single.issuer_name_hash
 
 
-def test_good_and_revoked_are_kept_until_the_next_update() -> None:
+def test_ocsp_response_is_cached_until_next_update() -> None:
     for status, kind in ((ocsp.OCSPCertStatus.GOOD, Pass), (REVOKED, Deny), (UNKNOWN, Deny)):
         step = step_of()
         assert isinstance(answered(step, AUTHORITY.ocsp_answer(CLIENT, status)), kind)
@@ -74,7 +74,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_an_unusable_answer_fails_or_passes_by_mode(name: str) -> None:
-    """Protect: nothing of it is kept."""
+    """It is not cached."""
     body = UNUSABLE[name]
     for mode, kind in (("require", Failed), ("soft", Pass)):
         counted: list[str] = []
@@ -84,7 +84,7 @@ def test_an_unusable_answer_fails_or_passes_by_mode(name: str) -> None:
         assert isinstance(step.begin(CREDENTIALS, NOW), Wait)
 
 
-def test_nobody_is_asked_when_off_or_without_certificate() -> None:
+def test_ocsp_no_request_when_off_or_without_certificate() -> None:
     assert isinstance(step_of("off").begin(CREDENTIALS, NOW), Pass)
     assert isinstance(step_of().begin(Credentials("l", "::1", "id"), NOW), Pass)
 
@@ -95,8 +95,8 @@ def test_a_certificate_of_no_authority() -> None:
     assert isinstance(step_of("soft").begin(foreign, NOW), Pass)
 
 
-def test_of_two_authorities_of_one_name_the_key_decides() -> None:
-    """A new key of an old name, as after a roll-over."""
+def test_ocsp_authorities_of_equal_name_are_selected_by_key() -> None:
+    """A new key of an old name, as after a rollover."""
     newer = Authority()
     step = OcspStep(OcspMode.REQUIRE, [newer.certificate, AUTHORITY.certificate])
     assert isinstance(answered(step, AUTHORITY.ocsp_answer(CLIENT)), Pass)

@@ -1,4 +1,4 @@
-"""Mosquitto's password file: all of it or nothing (checks C3, C4; protect)."""
+"""Mosquitto's password file: accepted or refused as a whole (checks C3, C4)."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ FILE = Path("passwd")
 
 
 def test_lines_comments_and_ends_of_windows() -> None:
-    """Identify: names with signs of filters, spaces and other scripts are names."""
+    """Names with filter characters, spaces and other scripts are valid."""
     names = ["alice", "+", "#x", "$SYS/#", "a b", "用户", "x" * 5000]
     content = "# users\r\n\r\n" + "".join(f"{name}:{GOOD}\r\n" for name in names if name[0] != "#")
     users = parse_password_file(FILE, content.encode())
@@ -52,7 +52,7 @@ def test_lines_comments_and_ends_of_windows() -> None:
     ],
 )
 def test_one_bad_line_refuses_the_file(content: bytes, where: str, text: str) -> None:
-    """NIST: protect. The error has file and line, and quotes no hash and no password."""
+    """The error has file and line, and quotes no hash and no password."""
     with pytest.raises(AccessFileError, match=text) as error:
         parse_password_file(FILE, content)
     assert error.value.message.startswith(where)
@@ -83,7 +83,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=12))
 def test_never_more_users_than_valid_lines(pieces: list[str]) -> None:
-    """NIST: protect. Whatever is put together, each user has a line of its own with the whole hash."""
+    """For any combination, each user has its own line with the complete hash."""
     text = "".join(pieces)
     try:
         users = parse_password_file(FILE, text.encode())
@@ -96,7 +96,7 @@ def test_never_more_users_than_valid_lines(pieces: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("mosquitto_passwd") is None, reason="mosquitto_passwd is not installed")
 def test_a_file_made_by_mosquitto_passwd(tmp_path: Path) -> None:
-    """Identify: the formats that the installed version makes, each verified here."""
+    """The formats of the installed version, each verified here."""
     path = tmp_path / "passwd"
     made: list[str] = []
     for name, flags in (
@@ -108,7 +108,7 @@ def test_a_file_made_by_mosquitto_passwd(tmp_path: Path) -> None:
         create = [] if path.exists() else ["-c"]
         command = ["mosquitto_passwd", *flags, *create, "-b", str(path), name, f"{name} pässword"]
         if subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 0:
-            made.append(name)  # an older program knows no argon2id
+            made.append(name)  # an older program does not support argon2id
     path.chmod(0o600)
     assert {"six", "seven", "own"} <= set(made)
     users = read_password_file(path)

@@ -1,4 +1,4 @@
-"""The step password: unknown names cost a hash, good logins are remembered (checks A2, A3; protect)."""
+"""The step password: unknown names cost a hash, successful logins are cached (checks A2, A3)."""
 
 import statistics
 import time
@@ -34,8 +34,8 @@ def given_by(user: str | None = "alice", password: bytes | None = PASSWORD, meth
     return Credentials("l", "::1", "id", user, password, method=method)
 
 
-def judged(step: PasswordStep, credentials: Credentials, now: float = 0.0) -> tuple[HashJob | None, Answer]:
-    """Return the hash that was asked for, if any, and the last answer."""
+def login(step: PasswordStep, credentials: Credentials, now: float = 0.0) -> tuple[HashJob | None, Answer]:
+    """Return the requested hash, if any, and the last answer."""
     answer, job = step.begin(credentials, TimePoint(now, now)), None
     while isinstance(answer, Wait):
         assert isinstance(answer.job, HashJob)
@@ -45,40 +45,40 @@ def judged(step: PasswordStep, credentials: Credentials, now: float = 0.0) -> tu
 
 
 def test_right_wrong_and_unknown() -> None:
-    """Protect: a wrong password ends the chain, an unknown name goes on, and all three cost a hash."""
+    """A wrong password ends the chain, an unknown name continues, and all three cost a hash."""
     step = step_of(alice=RECORD)
-    job, answer = judged(step, given_by(password=b"wrong"))
+    job, answer = login(step, given_by(password=b"wrong"))
     assert isinstance(answer, Deny) and answer.code == ReasonCode.BAD_USER_NAME_OR_PASSWORD and job is not None
-    job, answer = judged(step, given_by("mallory"))
+    job, answer = login(step, given_by("mallory"))
     assert isinstance(answer, Pass) and job is not None and not job.known
-    job, answer = judged(step, given_by())
+    job, answer = login(step, given_by())
     assert isinstance(answer, Allow) and job is not None
     assert (answer.principal.user, answer.principal.method, answer.principal.client_id) == ("alice", "password", "id")
     assert b"abc".hex() not in repr(job) and "abc" not in repr(job)
 
 
 @pytest.mark.parametrize("name", ["", "\0", "alice\0", "ALICE", "alice ", "\ud800", "e\u0301", "x" * 65_535, "+", "#"])
-def test_names_that_are_nobody(name: str) -> None:
-    """Protect: look-alikes and texts that are no names cost a hash too, and are unknown."""
-    job, answer = judged(step_of(alice=RECORD), given_by(name))
+def test_password_step_unknown_names_cost_a_hash(name: str) -> None:
+    """Look-alikes and invalid names cost a hash too, and are unknown."""
+    job, answer = login(step_of(alice=RECORD), given_by(name))
     assert isinstance(answer, Pass) and job is not None and not job.known
 
 
 def test_credentials_of_another_kind() -> None:
-    """Identify: no name, no password, or a method of MQTT 5."""
+    """No name, no password, or a method of MQTT 5."""
     for credentials in (given_by(None), given_by(password=None), given_by(method="SCRAM-SHA-256")):
-        assert judged(step_of(alice=RECORD), credentials) == (None, Pass())
+        assert login(step_of(alice=RECORD), credentials) == (None, Pass())
 
 
-def test_an_unknown_name_cannot_be_a_user_even_if_its_decoy_fits() -> None:
+def test_password_step_matching_decoy_admits_no_client() -> None:
     step = step_of(alice=RECORD)
     wait = step.begin(given_by("mallory"), TimePoint(0, 0))
     assert isinstance(wait, Wait)
     assert isinstance(step.resume(given_by("mallory"), wait.job, True, TimePoint(0, 0)), Pass)
 
 
-def test_results_that_are_none() -> None:
-    """Protect: a thread that died, or a result of something else, lets nobody in."""
+def test_password_step_invalid_job_result_is_refused() -> None:
+    """A dead thread, or a result of another type, admits no client."""
     step = step_of(alice=RECORD)
     wait = step.begin(given_by(), TimePoint(0, 0))
     assert isinstance(wait, Wait) and isinstance(wait.job, HashJob)
@@ -88,34 +88,34 @@ def test_results_that_are_none() -> None:
     assert isinstance(step.resume(given_by("bob"), wait.job, True, TimePoint(0, 0)), Deny)
 
 
-def test_a_good_login_is_remembered_for_a_minute() -> None:
-    """Recover: a fleet that reconnects costs no hashes; the minute is not prolonged by use."""
+def test_password_step_login_is_cached_for_a_minute() -> None:
+    """A reconnecting fleet costs no hashes; use does not extend the minute."""
     step = step_of(alice=RECORD)
-    assert judged(step, given_by(), 0.0)[0] is not None
+    assert login(step, given_by(), 0.0)[0] is not None
     for now in (1.0, 30.0, 59.9):
-        job, answer = judged(step, given_by(), now)
+        job, answer = login(step, given_by(), now)
         assert job is None and isinstance(answer, Allow)
-    assert judged(step, given_by(password=b"wrong"), 59.9)[0] is not None
-    assert judged(step, given_by(), 60.0)[0] is not None
+    assert login(step, given_by(password=b"wrong"), 59.9)[0] is not None
+    assert login(step, given_by(), 60.0)[0] is not None
 
 
-def test_a_changed_file_forgets_logins_and_hashes_that_run() -> None:
-    """NIST: protect. Also for a hash that began before the change."""
+def test_password_step_reload_invalidates_cache_and_running_hashes() -> None:
+    """Also for a hash that began before the change."""
     step = step_of(alice=RECORD)
-    judged(step, given_by())
+    login(step, given_by())
     running = step_of(alice=RECORD)
     wait = running.begin(given_by(), TimePoint(0, 0))
     assert isinstance(wait, Wait)
     for each in (step, running):
         each.replace(FileUsers({"alice": OTHER}, SECRET))
     assert isinstance(running.resume(given_by(), wait.job, True, TimePoint(0, 0)), Deny)
-    job, answer = judged(step, given_by())
+    job, answer = login(step, given_by())
     assert job is not None and isinstance(answer, Deny)
     step.replace(FileUsers({"bob": OTHER}, SECRET))
-    assert isinstance(judged(step, given_by())[1], Pass)
+    assert isinstance(login(step, given_by())[1], Pass)
 
 
-def test_what_is_remembered_has_a_bound_and_says_nothing() -> None:
+def test_known_logins_are_bounded_and_reveal_nothing() -> None:
     known = KnownLogins(SECRET)
     user = UserRecord(RECORD)
     for number in range(REMEMBERED_MAX + 10):
@@ -131,8 +131,8 @@ def test_what_is_remembered_has_a_bound_and_says_nothing() -> None:
     assert len(keys) == 5
 
 
-def test_users_of_the_cluster_are_asked_for() -> None:
-    """Identify: found, unknown, disabled, and no answer at all."""
+def test_password_step_requests_users_of_the_cluster() -> None:
+    """Found, unknown, disabled, and no response."""
     step = PasswordStep(RouterUsers(SECRET), KnownLogins(SECRET))
     found = UserRecord(RECORD, 3, made=2, since=3, roles=("sensor",), attributes={"a": "b"}, limits={"queue": 5})
 
@@ -146,7 +146,7 @@ def test_users_of_the_cluster_are_asked_for() -> None:
             answer = step.resume(credentials, answer.job, answer.job.run(), TimePoint(0, 0))
         return answer
 
-    for _ in range(2):  # the second time from memory
+    for _ in range(2):  # the second time from the cache
         answer = asked(found)
         assert isinstance(answer, Allow)
         assert (answer.principal.roles, answer.principal.limits) == (("sensor",), {"queue": 5})
@@ -160,8 +160,8 @@ def test_users_of_the_cluster_are_asked_for() -> None:
         assert isinstance(step.resume(given_by(), FetchUser("alice"), result, TimePoint(0, 0)), Failed)
 
 
-def test_decoys_are_as_mixed_as_the_file_and_stay() -> None:
-    """Protect: a file of two formats gives unknown names both, and each name the same one again."""
+def test_decoys_match_formats_of_file_and_are_stable() -> None:
+    """With two formats in a file, unknown names get both, and each name always the same one."""
     users = FileUsers({"a": RECORD, "b": OTHER}, SECRET)
     decoys = [users.decoy(f"name-{number}") for number in range(200)]
     assert decoys == [users.decoy(f"name-{number}") for number in range(200)]
@@ -177,38 +177,38 @@ def test_decoys_are_as_mixed_as_the_file_and_stay() -> None:
 
 
 def _means(step: PasswordStep, names: tuple[str, str], rounds: int) -> list[float]:
-    """Return the mean processor time of a login of each name with a wrong password; the two take turns."""
+    """Return the mean processor time of a login of each name with a wrong password, measured alternately."""
     spent: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 else names[::-1]:
             began = time.thread_time()
-            judged(step, given_by(name, b"wrong"))
+            login(step, given_by(name, b"wrong"))
             spent[name].append(time.thread_time() - began)
     trimmed = (sorted(each)[rounds // 20 : -max(1, rounds // 20)] for each in spent.values())
     return [statistics.fmean(each) for each in trimmed]
 
 
-def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
-    """NIST: protect. Counted in processor time; generous, because the machine is busy. The exact figure is below."""
+def test_password_step_unknown_name_takes_as_long_as_wrong_password() -> None:
+    """By processor time, with a generous tolerance for a busy machine. The exact value is below."""
     step = step_of(alice=make_record(b"x", bytes(16)))
     wrong, unknown = _means(step, ("alice", "nobody"), 12)
     assert 0.7 < unknown / wrong < 1.4
 
 
 def test_a_wrong_password_costs_as_much_as_a_name_that_neither_source_has() -> None:
-    """NIST: protect. A file before the cluster's users: both are hashes of both, and a question between them.
+    """With a file before the cluster's users: both take both hashes, with a request in between.
 
-    No answer of the routers, be it none at all or a user of that name and password, makes the wrong password right.
+    No response of the routers makes the wrong password right, not even a user of that name and password.
     """
     cluster, known = RouterUsers(SECRET), KnownLogins(SECRET)
     file = PasswordStep(FileUsers({"alice": OTHER}, SECRET), known, cluster)
     chain = Chain([file, PasswordStep(cluster, known)], ChainRules())
 
-    def jobs(user: str, told: object, password: bytes = b"wrong") -> tuple[list[tuple[str, str, int]], Outcome]:
+    def jobs(user: str, response: object, password: bytes = b"wrong") -> tuple[list[tuple[str, str, int]], Outcome]:
         outcome, found = chain.begin(given_by(user, password), TimePoint(0, 0)), []
         while isinstance(outcome, LoginPending):
             job = outcome.job
-            result = job.run() if isinstance(job, HashJob) else told
+            result = job.run() if isinstance(job, HashJob) else response
             record = job.record if isinstance(job, HashJob) else OTHER
             found.append((job.kind, str(record.kind), record.iterations))
             outcome = chain.resume(outcome.ticket, result, TimePoint(0, 0))
@@ -216,8 +216,8 @@ def test_a_wrong_password_costs_as_much_as_a_name_that_neither_source_has() -> N
 
     unknown, refused = jobs("nobody", UserFound("nobody", None))
     assert [job[0] for job in unknown] == ["hash", "user", "hash"] and isinstance(refused, LoginRefused)
-    for told in (UserFound("alice", None), UserFound("alice", UserRecord(make_record(b"wrong", bytes(16)))), None):
-        wrong, outcome = jobs("alice", told)
+    for response in (UserFound("alice", None), UserFound("alice", UserRecord(make_record(b"wrong", bytes(16)))), None):
+        wrong, outcome = jobs("alice", response)
         assert wrong == unknown and isinstance(outcome, LoginRefused) and outcome.code == refused.code == 0x86
     assert jobs("bob", UserFound("bob", UserRecord(make_record(b"x", bytes(16)))))[0] == unknown
     right, outcome = jobs("alice", None, KNOWN["pbkdf2"][1])
@@ -231,14 +231,14 @@ def test_a_wrong_password_costs_as_much_as_a_name_that_neither_source_has() -> N
     ids=["pbkdf2", "argon2id"],
 )
 def test_means_of_ten_thousand_are_within_five_percent(record: str, rounds: int) -> None:
-    """NIST: protect. Check A3."""
+    """Check A3."""
     step = step_of(alice=parse_record(record))
     wrong, unknown = _means(step, ("alice", "nobody"), rounds)
     assert 0.95 < unknown / wrong < 1.05
 
 
-def test_a_user_without_a_password_and_a_name_that_no_question_may_carry() -> None:
-    """Protect: both cost a hash, and are nobody to this step."""
+def test_password_step_user_without_password_and_overlong_name() -> None:
+    """Both cost a hash, and are unknown to this step."""
     step = PasswordStep(RouterUsers(SECRET), KnownLogins(SECRET))
     wait = step.resume(
         given_by(), FetchUser("alice"), UserFound("alice", UserRecord(None, verifier="v")), TimePoint(0, 0)

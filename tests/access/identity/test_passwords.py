@@ -1,4 +1,4 @@
-"""Records of passwords against known answers, and parameters that would cost too much (check A1; protect)."""
+"""Password records against known answers, and parameters that would cost too much (check A1)."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ import pytest
 from access.identity.passwords import HashJob, encode_record, has_argon2, make_record, parse_record, verify
 
 SALT12, SALT64, HASH64 = (base64.b64encode(bytes(size)).decode() for size in (12, 64, 64))
-# PBKDF2-HMAC-SHA512, a vector that has been published beside those of RFC 6070; argon2id, of its reference's tests.
+# PBKDF2-HMAC-SHA512, a published vector in addition to RFC 6070; argon2id, from its reference tests.
 PBKDF2 = bytes.fromhex(
     "8c0511f4c6e597c6ac6315d8f0362e225f3c501495ba23b868c005174dc4ee71"
     "115b59f9e60cd9532fa33e0f75aefe30225c583a186cd82bd4daea9724a3d3b8"
@@ -36,7 +36,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_answers(name: str) -> None:
-    """NIST: protect. The published password is right, each other is wrong, and the text is written as it was read."""
+    """The published password matches, others do not, and the record round-trips."""
     text, password = KNOWN[name]
     record = parse_record(text)
     assert HashJob("u", record, password).run()
@@ -46,7 +46,7 @@ def test_known_answers(name: str) -> None:
 
 
 def test_our_own_records() -> None:
-    """NIST: protect. Argon2id with 19 MiB and 2 passes; another salt gives another record."""
+    """Argon2id with 19 MiB and 2 passes; another salt gives another record."""
     assert has_argon2()
     record = make_record("pässword".encode(), bytes(range(16)))
     text = encode_record(record)
@@ -56,8 +56,8 @@ def test_our_own_records() -> None:
     assert text not in repr(record) and "salt" not in repr(record)
 
 
-def test_an_empty_password_opens_nothing() -> None:
-    """Protect: not even the record that was made of it."""
+def test_verify_empty_password_never_matches() -> None:
+    """Not even for its own record."""
     empty = "$6$" + SALT12 + "$" + base64.b64encode(hashlib.sha512(bytes(12)).digest()).decode()
     assert not verify(parse_record(empty), b"")
 
@@ -109,7 +109,7 @@ SALT, HASH = "c29tZXNhbHQ", "nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4"
     ],
 )
 def test_records_that_are_refused(text: str) -> None:
-    """NIST: protect. Parameters that want 100 GB, no salt, no hash, another format; nothing is computed for them."""
+    """Parameters that need 100 GB, no salt, no hash, another format; no hash is computed."""
     with pytest.raises(ValueError) as error:
         parse_record(text)
     assert "\n" not in str(error.value)

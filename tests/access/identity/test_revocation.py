@@ -1,4 +1,4 @@
-"""Lists of revoked certificates (checks T3, C5; protect)."""
+"""Lists of revoked certificates (checks T3, C5)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,15 +35,15 @@ def test_a_serial_of_the_list_is_revoked_and_only_of_its_issuer() -> None:
 
 
 def test_two_lists_of_one_issuer_count_both() -> None:
-    """Also in one file; the issuer is stale when the first of them is."""
+    """Also in one file; the issuer becomes stale with the first of them."""
     lists = read(ONE.crl([7]) + ONE.crl([8], (-1, 3)))
     assert refusal(lists, ONE.client(serial=7)) == refusal(lists, ONE.client(serial=8)) == "revoked"
     assert lists.next_update_utc == UTC + DAY_S
     assert "stale" in refusal(lists, ONE.client(serial=9), UTC + DAY_S)
 
 
-def test_without_a_current_list_nobody_is_admitted() -> None:
-    """Deny is the only fallback: an issuer without a list, an empty set, a clock that is no number."""
+def test_revocation_without_current_list_refuses() -> None:
+    """Deny is the only fallback: an issuer without a list, an empty set, a NaN clock."""
     lists = read(ONE.crl([7]))
     assert refusal(lists, ONE.client(), UTC + DAY_S - 1) == ""
     assert "stale" in refusal(lists, ONE.client(), UTC + DAY_S)
@@ -52,7 +52,7 @@ def test_without_a_current_list_nobody_is_admitted() -> None:
     assert "no revocation list" in refusal(RevocationSet({}), ONE.client())
 
 
-def test_an_authority_that_is_revoked_takes_its_clients_with_it() -> None:
+def test_revocation_of_authority_revokes_its_clients() -> None:
     below = Authority("Below", ONE)
     lists = read(ONE.crl([below.certificate.serial_number]), below.crl(), authorities=(ONE, below))
     assert refusal(lists, below.client()) == "its issuer is revoked"
@@ -60,7 +60,7 @@ def test_an_authority_that_is_revoked_takes_its_clients_with_it() -> None:
 
 
 def test_a_root_has_often_the_serial_of_its_first_client() -> None:
-    """Recover: to revoke that client revokes no other."""
+    """Revoking that client revokes no other."""
     lists = read(ONE.crl([ONE.certificate.serial_number]))
     assert refusal(lists, ONE.client(serial=ONE.certificate.serial_number)) == "revoked"
     assert refusal(lists, ONE.client()) == ""
@@ -91,7 +91,7 @@ def test_a_root_has_often_the_serial_of_its_first_client() -> None:
     ],
 )
 def test_a_list_that_is_not_whole_current_and_signed_is_refused(content: bytes, text: str) -> None:
-    """One bad list refuses the set, so that the old one stays."""
+    """One invalid list refuses the set, so that the old one stays."""
     with pytest.raises(AccessFileError, match=text) as error:
         read(TWO.crl(), content)
     assert str(error.value).startswith("1.crl") and "\n" not in str(error.value)
@@ -113,7 +113,7 @@ def test_files_are_read_in_both_forms_with_crlf(tmp_path: Path) -> None:
     assert refusal(lists, ONE.client(serial=7)) == refusal(lists, TWO.client(serial=8)) == "revoked"
 
 
-def test_more_lists_and_files_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revocation_bounds_of_lists_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("access.identity.revocation.SERIALS_MAX", 3)
     with pytest.raises(AccessFileError, match="above 3"):
         read(ONE.crl([1, 2]), TWO.crl([3, 4]))

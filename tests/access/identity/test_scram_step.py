@@ -1,4 +1,4 @@
-"""SCRAM as a step of the chain, with the method of the edge (check A3; protect)."""
+"""SCRAM as a step of the chain, with the method of the edge (check A3)."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def login(password: str) -> Outcome:
 
 
 def test_an_exchange_through_the_chain() -> None:
-    """Identify: the proven name is the user, and the last message goes into CONNACK."""
+    """The authenticated name is the user, and the last message is in CONNACK."""
     outcome = login("right")
     assert isinstance(outcome, Admitted)
     assert (outcome.principal.user, outcome.principal.method) == ("alice", "scram")
@@ -48,7 +48,7 @@ def test_an_exchange_through_the_chain() -> None:
 
 
 def test_a_ticket_is_good_once() -> None:
-    """Protect: a second right answer begins no second session."""
+    """A second correct answer starts no second session."""
     chain = Chain([scram_step()], ChainRules(True))
     outcome = chain.begin(first("alice"), NOW)
     assert isinstance(outcome, LoginPending) and isinstance(outcome.job, Challenge)
@@ -56,24 +56,24 @@ def test_a_ticket_is_good_once() -> None:
     assert isinstance(chain.resume(outcome.ticket, final("right", outcome.job), NOW), LoginRefused)
 
 
-def test_unknown_names_look_the_same_at_each_edge_and_after_a_restart() -> None:
-    """Protect: the salt depends on the cluster's secret and the name alone."""
-    seen = set()
+def test_scram_challenge_of_unknown_name_is_stable() -> None:
+    """The salt depends on the cluster's secret and the name only."""
+    challenges = set()
     for _ in range(2):  # two edges
         wait = scram_step().begin(first("nobody"), NOW)
         assert isinstance(wait, Wait) and isinstance(wait.job, Challenge)
-        seen.add(wait.job.data)
+        challenges.add(wait.job.data)
     other = scram_step(secret=bytes(32)).begin(first("nobody"), NOW)
     assert isinstance(other, Wait) and isinstance(other.job, Challenge)
-    assert len(seen) == 1 and other.job.data not in seen
+    assert len(challenges) == 1 and other.job.data not in challenges
     known = scram_step().begin(first("alice"), NOW)
     assert isinstance(known, Wait) and isinstance(known.job, Challenge)
-    (unknown,) = seen
+    (unknown,) = challenges
     assert [len(part) for part in known.job.data.split(b",")] == [len(part) for part in unknown.split(b",")]
 
 
-def test_a_challenge_of_some_form_is_nobodys_as_well() -> None:
-    """Protect: lines of a file may differ in iterations and salts, from each other and from users of the cluster."""
+def test_scram_challenge_forms_include_unknown_names() -> None:
+    """Lines of a file may differ in iterations and salts, from each other and from users of the cluster."""
     forms = {(4_096, 16), (8_192, 64), (20_000, 12)}
     users = {f"u{most}": make_user("p", bytes(salt), most) for most, salt in forms}
     for asks, wanted in ((False, forms), (True, {*forms, (CLUSTER_ITERATIONS, 16)})):
@@ -92,8 +92,8 @@ def test_other_methods_are_for_other_steps(method: str) -> None:
     assert isinstance(scram_step().begin(first("alice", method=method), NOW), Pass)
 
 
-def test_results_that_are_none() -> None:
-    """Protect: data of no exchange, an exchange that is over."""
+def test_scram_step_invalid_job_result_is_refused() -> None:
+    """Data without an exchange, a finished exchange."""
     step = scram_step()
     wait = step.begin(first("alice"), NOW)
     assert isinstance(wait, Wait)
@@ -118,26 +118,26 @@ def asking(secret: bytes = CLUSTER) -> ScramStep:
     return ScramStep(Scram(USERS, lambda: "server", secret, asks=True))
 
 
-def who(name: str) -> Credentials:
+def credentials(name: str) -> Credentials:
     return Credentials("l", "::1", "id", method="SCRAM-SHA-256", data=client_first(name), secure=True)
 
 
-def challenge(step: ScramStep, name: str, told: UserRecord | None) -> Challenge:
-    wait = step.begin(who(name), NOW)
+def challenge(step: ScramStep, name: str, user: UserRecord | None) -> Challenge:
+    wait = step.begin(credentials(name), NOW)
     assert isinstance(wait, Wait) and isinstance(wait.job, FetchUser) and wait.job.user == name
-    wait = step.resume(who(name), wait.job, UserFound(name, told), NOW)
+    wait = step.resume(credentials(name), wait.job, UserFound(name, user), NOW)
     assert isinstance(wait, Wait) and isinstance(wait.job, Challenge)
     return wait.job
 
 
-def proved(told: UserRecord | None, again: object, name: str = "ann", password: str = "good") -> Answer:
-    """Prove a name by a password, where the routers tell this before and that behind the proof."""
+def proved(user: UserRecord | None, again: object, name: str = "ann", password: str = "good") -> Answer:
+    """Authenticate with a password, with the routers' responses before the challenge and after the proof."""
     step = asking()
-    job = challenge(step, name, told)
-    answer = step.resume(who(name), job, ClientData(client_final(name, password, job.data)), NOW)
+    job = challenge(step, name, user)
+    answer = step.resume(credentials(name), job, ClientData(client_final(name, password, job.data)), NOW)
     if isinstance(answer, Wait):
         assert isinstance(answer.job, FetchUser)
-        answer = step.resume(who(name), answer.job, again, NOW)
+        answer = step.resume(credentials(name), answer.job, again, NOW)
     return answer
 
 
@@ -149,8 +149,8 @@ def test_a_user_of_the_cluster_proves_itself_with_all_that_its_record_gives() ->
     assert found.limits == {"queue": 5} and found.groups == ("g",) and found.data.startswith(b"v=")
 
 
-def test_what_came_while_the_client_thought_counts() -> None:
-    """Protect: disabled, deleted, another password, no answer; another role is the one that counts."""
+def test_scram_changes_during_exchange_apply() -> None:
+    """Disabled, deleted, another password, no response; a changed role is used."""
     other = UserRecord(None, 4, made=2, verifier=make_verifier("ann", "good", b"tlas" * 4))
     for again, kind in (
         (UserFound("ann", None), Deny),
@@ -165,33 +165,33 @@ def test_what_came_while_the_client_thought_counts() -> None:
 
 
 def test_wrong_proofs_of_the_clusters_users() -> None:
-    """Protect: a wrong password, nobody, one without a verifier, a damaged one: one refusal, and no second question."""
-    for told, password in (
+    """A wrong password, an unknown name, one without a verifier, an invalid one: one refusal, and no second request."""
+    for user, password in (
         (ANN, "bad"),
         (None, "good"),
         (UserRecord(None), "good"),
         (UserRecord(None, verifier=VERIFIER[:-1]), "good"),
         (UserRecord(None, verifier=VERIFIER.replace("256", "512")), "good"),
     ):
-        answer = proved(told, AssertionError, password=password)
+        answer = proved(user, AssertionError, password=password)
         assert answer == Deny(ReasonCode.NOT_AUTHORIZED, "SCRAM exchange failed")
 
 
-def test_nobody_looks_like_somebody_at_each_edge() -> None:
-    """Protect: the iterations of all, a salt that stays; disabled users, and those without a verifier, likewise."""
-    shown = [read_challenge(challenge(asking(), "nobody", told).data) for told in (None, UserRecord(None))]
+def test_scram_unknown_cluster_user_has_same_challenge_form() -> None:
+    """Equal iterations, a constant salt; disabled users, and those without a verifier, likewise."""
+    shown = [read_challenge(challenge(asking(), "nobody", user).data) for user in (None, UserRecord(None))]
     assert shown[0] == shown[1] and shown[0][2] == CLUSTER_ITERATIONS
     known = read_challenge(challenge(asking(), "ann", UserRecord(None, disabled=True, verifier=VERIFIER)).data)
     assert known[2] == CLUSTER_ITERATIONS and len(known[1]) == len(shown[0][1])
-    long = asking().begin(who("x" * 257), NOW)  # no question may carry it
+    long = asking().begin(credentials("x" * 257), NOW)  # cannot be sent
     assert isinstance(long, Wait) and isinstance(long.job, Challenge)
 
 
-def test_a_name_of_the_file_is_the_files() -> None:
-    """Identify: whatever the routers tell of it; it is asked for all the same, so that it takes as long."""
+def test_scram_user_of_file_ignores_routers() -> None:
+    """For any response of the routers; they are asked anyway, so that it takes as long."""
     step = asking()
     job = challenge(step, "alice", UserRecord(None, made=2, verifier=make_verifier("alice", "other", b"1" * 16)))
-    answer = step.resume(who("alice"), job, ClientData(client_final("alice", "right", job.data)), NOW)
+    answer = step.resume(credentials("alice"), job, ClientData(client_final("alice", "right", job.data)), NOW)
     assert isinstance(answer, Allow) and answer.principal.made == 0
 
 
@@ -206,13 +206,13 @@ def test_a_name_of_the_file_is_the_files() -> None:
         VERIFIER.rpartition(":")[0] + ":AAAA",
     ],
 )
-def test_verifiers_that_are_none(text: str) -> None:
-    """Protect: each is as good as nobody."""
+def test_read_verifier_invalid_text_is_refused(text: str) -> None:
+    """Each counts as unknown."""
     assert read_verifier(VERIFIER) == make_user("good", b"salt" * 4, CLUSTER_ITERATIONS)
     with pytest.raises(ValueError, match=r"verifier|padding"):
         read_verifier(text)
 
 
-def test_names_that_no_client_could_send() -> None:
+def test_make_verifier_unsendable_name_is_refused() -> None:
     with pytest.raises(ValueError, match="IX"):
         make_verifier("\u2168", "good", b"salt" * 4)

@@ -1,4 +1,4 @@
-"""JSON of strangers: one reading, within bounds (protect)."""
+"""Strict JSON for untrusted input: unambiguous, within bounds."""
 
 import json
 
@@ -42,12 +42,12 @@ from access.identity.strict_json import is_integer, is_number, read_json
     ],
 )
 def test_texts_that_are_refused(text: bytes) -> None:
-    """NIST: protect. Two readings, no reading, or one that is too deep or too long."""
+    """Ambiguous, invalid, too deep or too long."""
     with pytest.raises(ValueError, match="JSON"):
         read_json(text, 2000, 4)
 
 
-def test_brackets_in_strings_are_no_nesting() -> None:
+def test_read_json_brackets_in_strings_are_not_counted() -> None:
     assert read_json(b'{"a":"[[[[[[[[\\"{{{{","b":[1,2.5,true,null,"\\ud83d\\ude00"]}', 2000, 2) == {
         "a": '[[[[[[[["{{{{',
         "b": [1, 2.5, True, None, "😀"],
@@ -68,8 +68,8 @@ def _depth(value: object) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(TREE, st.booleans())
-def test_what_the_library_writes_is_read_the_same(tree: object, plain: bool) -> None:
-    """And the bound of nesting is exact."""
+def test_read_json_round_trip(tree: object, plain: bool) -> None:
+    """The bound of nesting is exact."""
     text = json.dumps(tree, ensure_ascii=plain).encode()
     assert read_json(text, 1 << 20, max(1, _depth(tree))) == tree
     if _depth(tree):

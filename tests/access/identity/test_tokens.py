@@ -1,4 +1,4 @@
-"""Tokens: keys choose algorithms, claims are judged strictly (protect)."""
+"""Tokens: keys select algorithms, claims are checked strictly."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ SIGNERS: Mapping[str, tuple[str, object]] = {
 
 
 def token(claims: object | None = None, algorithm: str = "ES256", **header: object) -> bytes:
-    """Return a token of good claims, or of others."""
+    """Return a token with valid claims, or with others."""
     kid, key = SIGNERS[algorithm]
     payload = json.dumps({"sub": "alice", "exp": EXP} if claims is None else claims).encode()
     return signed(payload, algorithm, key, {"kid": kid, **header})
@@ -63,7 +63,7 @@ def part(value: object) -> bytes:
 
 
 def by_hand(header: object, claims: object, key: bytes = SECRET) -> bytes:
-    """Return a token of HMAC-SHA-256 whatever its header is, where a library would refuse to make it."""
+    """Return an HMAC-SHA-256 token with any header, which a library would refuse to create."""
     body = part(header) + b"." + part(claims)
     return body + b"." + part(hmac.digest(key, body, hashlib.sha256))
 
@@ -72,14 +72,14 @@ def given_by(password: bytes | None, method: str = "", data: bytes = b"") -> Cre
     return Credentials("l", "::1", "id", "mallory", password, None, method, data)
 
 
-def judged(password: bytes, step: TokenStep | None = None, moment: TimePoint = NOW) -> Answer:
+def answer_of(password: bytes, step: TokenStep | None = None, moment: TimePoint = NOW) -> Answer:
     return (step or TokenStep(KEYS)).begin(given_by(password), moment)
 
 
 @pytest.mark.parametrize("algorithm", SIGNERS)
 def test_each_algorithm_by_its_key(algorithm: str) -> None:
-    """Identify: the user is the claim's, never the CONNECT's."""
-    answer = judged(token(algorithm=algorithm))
+    """The user is the claim's, never the CONNECT's."""
+    answer = answer_of(token(algorithm=algorithm))
     assert isinstance(answer, Allow)
     assert (answer.principal.user, answer.principal.expires_at_utc, answer.principal.client_id) == (
         "alice",
@@ -87,11 +87,13 @@ def test_each_algorithm_by_its_key(algorithm: str) -> None:
         "id",
     )
     damaged = token(algorithm=algorithm)[:-8] + b"AAAAAAAA"
-    assert judged(damaged) == Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "token with a signature that is not its key's")
+    assert answer_of(damaged) == Deny(
+        ReasonCode.BAD_USER_NAME_OR_PASSWORD, "token with a signature that is not its key's"
+    )
 
 
 def test_a_token_in_authentication_data() -> None:
-    """MQTT 5 section 4.12: the method JWT; the password is not looked at then."""
+    """MQTT 5 section 4.12: the method JWT; the password is then ignored."""
     step = TokenStep(KEYS)
     assert isinstance(step.begin(given_by(b"secret", "JWT", token()), NOW), Allow)
     assert isinstance(step.begin(given_by(token(), "JWT", b""), NOW), Deny)
@@ -141,9 +143,9 @@ HEADERS: dict[str, object] = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_that_are_refused(name: str) -> None:
-    """NIST: protect. RFC 8725 section 3.1; the key signs right in each of them."""
+    """RFC 8725 section 3.1; the signature is valid in each of them."""
     for key in (SECRET, pem(RSA_KEY), b""):
-        answer = judged(by_hand(HEADERS[name], {"sub": "alice", "exp": EXP}, key))
+        answer = answer_of(by_hand(HEADERS[name], {"sub": "alice", "exp": EXP}, key))
         assert isinstance(answer, Deny) and answer.code == ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
@@ -155,7 +157,7 @@ def test_a_token_without_signature() -> None:
         header + b"..",
         header + b"..A",
     ):
-        assert isinstance(judged(text), Deny)
+        assert isinstance(answer_of(text), Deny)
 
 
 CLAIMS: dict[str, object] = {
@@ -199,23 +201,23 @@ CLAIMS: dict[str, object] = {
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_that_are_refused(name: str) -> None:
-    """NIST: protect. The signature is right in each of them."""
-    assert isinstance(judged(by_hand({"alg": "HS256", "kid": "hs"}, CLAIMS[name])), Deny)
+    """The signature is valid in each of them."""
+    assert isinstance(answer_of(by_hand({"alg": "HS256", "kid": "hs"}, CLAIMS[name])), Deny)
 
 
 def test_leeway_is_half_a_minute() -> None:
-    """Identify: clocks of issuers differ."""
+    """Clocks of issuers differ."""
     for claims in ({"exp": int(NOW.utc) - 29}, {"exp": EXP, "nbf": int(NOW.utc) + 30, "iat": int(NOW.utc) + 30}):
-        assert isinstance(judged(token({"sub": "alice", **claims})), Allow)
-    assert isinstance(judged(token(), moment=TimePoint(0.0, float("nan"))), Deny)
+        assert isinstance(answer_of(token({"sub": "alice", **claims})), Allow)
+    assert isinstance(answer_of(token(), moment=TimePoint(0.0, float("nan"))), Deny)
 
 
 def test_issuer_and_audience_are_demanded_where_set() -> None:
     step = TokenStep(KEYS, issuer="https://id", audience="mqtt", user_claim="name")
     good = {"name": "bob", "exp": EXP, "iss": "https://id", "aud": ["web", "mqtt"]}
-    answer = judged(token(good), step)
+    answer = answer_of(token(good), step)
     assert isinstance(answer, Allow) and answer.principal.user == "bob"
-    assert isinstance(judged(token({**good, "aud": "mqtt"}), step), Allow)
+    assert isinstance(answer_of(token({**good, "aud": "mqtt"}), step), Allow)
     wrong: list[dict[str, object]] = [
         {"iss": "https://id/"},
         {"iss": ["https://id"]},
@@ -224,34 +226,34 @@ def test_issuer_and_audience_are_demanded_where_set() -> None:
     ]
     wrong += [{"aud": {"mqtt": 1}}, {"aud": ["x"] * 32 + ["mqtt"]}]
     for change in wrong:
-        assert isinstance(judged(token({**good, **change}), step), Deny)
+        assert isinstance(answer_of(token({**good, **change}), step), Deny)
     for missing in ("iss", "aud"):
-        assert isinstance(judged(token({key: good[key] for key in good if key != missing}), step), Deny)
+        assert isinstance(answer_of(token({key: good[key] for key in good if key != missing}), step), Deny)
 
 
-def test_rights_of_a_token_are_handed_on_raw() -> None:
-    """Protect: rules that cannot be read refuse the client, instead of being left out."""
-    seen: list[object] = []
+def test_token_acl_is_passed_to_reader() -> None:
+    """Invalid rules refuse the client, instead of being skipped."""
+    values: list[object] = []
     tiers = ((make_rule(True, Action.PUBLISH, "a/+"),),)
 
     def read(acl: object) -> tuple[Tier, ...]:
-        seen.append(acl)
+        values.append(acl)
         if acl == "bad":
             raise ValueError("no rules")
         return tiers
 
     step = TokenStep(KEYS, read_acl=read)
     acl = {"pub": ["a/+"], "sub": [], "all": []}
-    answer = judged(token({"sub": "alice", "exp": EXP, "acl": acl, "client_attrs": {"site": "x"}}), step)
-    assert isinstance(answer, Allow) and seen == [acl]
+    answer = answer_of(token({"sub": "alice", "exp": EXP, "acl": acl, "client_attrs": {"site": "x"}}), step)
+    assert isinstance(answer, Allow) and values == [acl]
     assert (answer.principal.tiers, answer.principal.attributes) == (tiers, {"site": "x"})
-    assert isinstance(judged(token({"sub": "alice", "exp": EXP, "acl": "bad"}), step), Deny)
-    answer = judged(token({"sub": "alice", "exp": EXP, "is_superuser": True}), step)
+    assert isinstance(answer_of(token({"sub": "alice", "exp": EXP, "acl": "bad"}), step), Deny)
+    answer = answer_of(token({"sub": "alice", "exp": EXP, "is_superuser": True}), step)
     assert isinstance(answer, Allow) and answer.principal.roles == ()
 
 
 def test_a_long_token() -> None:
-    """Protect: 8 KiB and not a byte more."""
+    """At most 8 KiB."""
 
     def long(size: int) -> bytes:
         text = token({"sub": "alice", "exp": EXP, "x": ""})
@@ -259,33 +261,33 @@ def test_a_long_token() -> None:
 
     fits, too_long = long(TOKEN_BYTES_MAX), long(TOKEN_BYTES_MAX + 4)
     assert len(fits) <= TOKEN_BYTES_MAX < len(too_long)
-    assert isinstance(judged(fits), Allow)
-    assert isinstance(judged(too_long), Deny)
+    assert isinstance(answer_of(fits), Allow)
+    assert isinstance(answer_of(too_long), Deny)
 
 
 def test_an_unknown_key_waits_for_a_fetch_once_in_half_a_minute() -> None:
-    """Recover: keys that rotate; a flood of unknown names asks no more often."""
+    """Keys may rotate; a flood of unknown names causes no more fetches."""
     source = KeySource()
     step = TokenStep(KeySet(source=source))
-    wait = judged(token(), step)
+    wait = answer_of(token(), step)
     assert wait == Wait(FetchKeys())
-    assert judged(token(), step) == Wait(FetchKeys())  # of the same moment: it is under way
+    assert answer_of(token(), step) == Wait(FetchKeys())  # concurrent: it is in progress
     source.failed(99.0)
-    assert isinstance(judged(token(), step), Failed)  # nothing was ever fetched, and one has asked
+    assert isinstance(answer_of(token(), step), Failed)  # no fetch succeeded, and one was requested
     source.began(100.0)
-    assert judged(token(), step) == Wait(FetchKeys())  # shares the fetch that runs
+    assert answer_of(token(), step) == Wait(FetchKeys())  # shares the running fetch
     public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY.public_key()))
     assert source.loaded(json.dumps({"keys": [{**public, "kid": "ec"}]}).encode(), 101.0) == ""
     assert isinstance(step.resume(given_by(token()), FetchKeys(), None, NOW), Allow)
     strange = token(kid="new")
     for now, kind in ((102.0, Deny), (129.9, Deny), (130.0, Wait), (131.0, Deny), (159.9, Deny), (160.0, Wait)):
-        assert isinstance(judged(strange, step, TimePoint(now, NOW.utc)), kind), now
+        assert isinstance(answer_of(strange, step, TimePoint(now, NOW.utc)), kind), now
         if kind is Wait:
             source.failed(now)
     assert isinstance(step.resume(given_by(strange), FetchKeys(), None, NOW), Deny)
-    assert isinstance(judged(token(), step, TimePoint(101.0 + 24 * 3600 - 1, NOW.utc)), Allow)
+    assert isinstance(answer_of(token(), step, TimePoint(101.0 + 24 * 3600 - 1, NOW.utc)), Allow)
     stale = TimePoint(101.0 + 24 * 3600, NOW.utc)
-    assert isinstance(judged(token(), step, stale), Wait)
+    assert isinstance(answer_of(token(), step, stale), Wait)
     assert isinstance(step.resume(given_by(token()), FetchKeys(), None, stale), Failed)
 
 
@@ -293,14 +295,14 @@ def test_a_key_without_the_algorithm_is_not_used_even_when_handed_in() -> None:
     header = read_header(token())
     assert header is not None and (header.algorithm, header.kid) == ("ES256", "ec")
     two = KeySet([TokenKey("", frozenset(("ES256",)), EC_KEY.public_key())] * 2)
-    assert two.find("", "ES256", 0) is None  # which of them is not a choice of the token
+    assert two.find("", "ES256", 0) is None  # the token cannot choose between them
     assert KEYS.find("", "ES256", 0) is not None
     assert KEYS.find("", "RS256", 0) is KEYS.find("rsa", "RS256", 0)
     assert KEYS.find("ec", "RS256", 0) is None
 
 
 def test_the_name_by_which_a_token_is_revoked() -> None:
-    """Its jti; one by which it could not be revoked is refused, one without is let in."""
+    """Its jti; a jti that cannot be revoked is refused, a token without one is accepted."""
     for name, expected in (("7f3c", "7f3c"), (None, "")):
         claims = {"sub": "alice", "exp": EXP, **({"jti": name} if name else {})}
         answer = TokenStep(KEYS).begin(Credentials("tls", "192.0.2.1", "c", "alice", token(claims)), NOW)

@@ -1,4 +1,4 @@
-"""Real steps in one chain: each mix of credentials, and texts that would forge a line of a log (protect)."""
+"""Real steps in one chain: each combination of credentials, and texts that would forge log lines."""
 
 import itertools
 import json
@@ -68,11 +68,11 @@ def chain(anonymous: bool = False) -> Chain:
 
 
 def server(body: bytes) -> HttpReply | None:
-    """Answer as an operator's server that knows bob and dave, and breaks for err."""
-    said = {"bob": "allow", "dave": "deny"}.get(json.loads(body)["username"], "ignore")
+    """Respond like a server with the users bob and dave, which fails for err."""
+    result = {"bob": "allow", "dave": "deny"}.get(json.loads(body)["username"], "ignore")
     if json.loads(body)["username"] == "err":
         return None
-    return HttpReply(200, "application/json", json.dumps({"result": said}).encode())
+    return HttpReply(200, "application/json", json.dumps({"result": result}).encode())
 
 
 def run(subject: Chain, credentials: Credentials) -> Outcome:
@@ -89,7 +89,7 @@ def run(subject: Chain, credentials: Credentials) -> Outcome:
 
 
 def expected(certificate: str, password: str, user: str | None, anonymous: bool) -> object:
-    """Return the user who is admitted, or the code."""
+    """Return the admitted user, or the code."""
     if certificate:
         return "device" if certificate == "good" else 0x87
     if "token" in password:
@@ -106,7 +106,7 @@ def expected(certificate: str, password: str, user: str | None, anonymous: bool)
 
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_each_mix_of_credentials(anonymous: bool) -> None:
-    """Protect: 216 mixes, each against a rule of ten lines."""
+    """216 combinations, each against a rule of ten lines."""
     subject = chain(anonymous)
     for certificate, password, user in itertools.product(CERTIFICATES, PASSWORDS, USERS):
         given = Credentials("l", "::1", "id", user, PASSWORDS[password], CERTIFICATES[certificate])
@@ -118,7 +118,7 @@ def test_each_mix_of_credentials(anonymous: bool) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_of_a_client_comes_into_a_reason(text: str) -> None:
-    """Protect: log injection through user, client ID, password, method and data; none of them is admitted."""
+    """Log injection by user, client ID, password, method and data; none of them is admitted."""
     data = text.encode("utf-8", "surrogatepass")
     subject = chain()
     for given in (

@@ -1,4 +1,4 @@
-"""Bans: one spelling of each, and a look-up that does not depend on how many there are."""
+"""Bans: one spelling of each, and a lookup time that is independent of their number."""
 
 import time
 
@@ -23,7 +23,7 @@ PRINT = "ab" * 32
     ],
 )
 def test_a_ban_has_one_spelling(kind: str, value: str, spelling: str) -> None:
-    """An address that is written in another way is banned as well."""
+    """An address in another notation is banned as well."""
     assert normal_value(kind, value) == spelling == normal_value(kind, spelling)
 
 
@@ -42,13 +42,13 @@ def test_a_ban_has_one_spelling(kind: str, value: str, spelling: str) -> None:
     ],
 )
 def test_a_ban_of_nothing_is_refused(kind: str, value: str) -> None:
-    """A ban that never applies looks like protection."""
+    """A ban that never applies would give false protection."""
     with pytest.raises(ValueError):
         normal_value(kind, value)
 
 
 def test_bans_are_found_until_they_end() -> None:
-    """By address and network before the chain, by user, client ID and certificate behind it."""
+    """By address and network before the chain, by user, client ID and certificate after it."""
     table = BanTable()
     table.put(Ban("address", "::ffff:192.0.2.1", 100.0))
     table.put(Ban("network", "198.51.100.0/24", 100.0))
@@ -72,7 +72,7 @@ def test_bans_are_found_until_they_end() -> None:
 
 
 def test_a_look_up_does_not_depend_on_the_number_of_bans() -> None:
-    """Processor time of 2 000 look-ups among 20 and among 20 000 networks and addresses."""
+    """Processor time of 2 000 lookups among 20 and among 20 000 networks and addresses."""
 
     def seconds(bans: int) -> float:
         table = BanTable()

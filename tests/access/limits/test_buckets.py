@@ -1,4 +1,4 @@
-"""Token buckets, and the keys that addresses count under."""
+"""Token buckets, and the keys of addresses."""
 
 import random
 
@@ -24,12 +24,12 @@ from conf.addresses import Networks, TrustedNetworks, address_key, parse_network
     ],
 )
 def test_an_address_counts_under_its_network(address: str, key: str) -> None:
-    """IPv4 alone, IPv6 with its /64; texts that are no address share one key, so they do not escape a limit."""
+    """IPv4 alone, IPv6 with its /64; texts that are not addresses share one key, so they do not escape a limit."""
     assert address_key(address) == key
 
 
 def test_a_network_look_up_finds_the_longest_prefix_first() -> None:
-    """And costs a step for each length, not for each network."""
+    """It takes a step for each prefix length, not for each network."""
     networks: Networks[str] = Networks()
     for number in range(20_000):
         networks.put(f"10.{number >> 8}.{number & 255}.0/24", f"n{number}")
@@ -47,14 +47,14 @@ def test_a_network_look_up_finds_the_longest_prefix_first() -> None:
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1/8", "10.0.0.0/33", "x", "10.0.0.0/8 ", "1\n2", "::/129"])
 def test_a_text_that_is_no_network_is_refused_in_one_line(text: str) -> None:
-    """Bits behind the prefix are a mistake of its writer, who may mean either."""
-    with pytest.raises(ValueError, match="is no network") as caught:
+    """Bits after the prefix are a mistake with two possible meanings."""
+    with pytest.raises(ValueError, match="is not a network") as caught:
         parse_network(text)
     assert "\n" not in str(caught.value)
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    """Over any stretch at most burst + rate * time, and no less to a client that asks all the time."""
+    """At most burst + rate * time in any interval, and no less for a constantly active client."""
     buckets = Buckets(rate=50, burst=10)
     taken = [at / 1000 for at in range(5_000) if buckets.take("a", at / 1000)]
     assert len([at for at in taken if at < 0.001]) == 1 and len([at for at in taken if at < 0.011]) == 10
@@ -64,7 +64,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
 
 
 def test_a_bucket_keeps_its_bound_however_it_is_asked() -> None:
-    """A model with tokens in it, random times and amounts; a clock that stands still or goes back gives nothing."""
+    """A model with tokens, random times and amounts; a clock that stops or goes back adds no tokens."""
     random_ = random.Random(7)
     for _ in range(50):
         rate, burst = random_.uniform(0.5, 100), random_.randint(1, 50)
@@ -80,8 +80,8 @@ def test_a_bucket_keeps_its_bound_however_it_is_asked() -> None:
         assert not buckets.take("k", now - 100, burst + 1)
 
 
-def test_a_token_that_is_booked_says_when_it_is_there() -> None:
-    """A burst at once, then one behind the other, each at its time."""
+def test_book_returns_time_until_token() -> None:
+    """A burst at once, then one after the other, each at its time."""
     buckets = Buckets(rate=10, burst=2)
     assert [round(buckets.book("k", 0.0, 9.0), 3) for _ in range(5)] == [0, 0, 0.1, 0.2, 0.3]
     assert buckets.book("k", 0.35, 9.0) == pytest.approx(0.05) and buckets.book("other", 0.35, 9.0) == 0
@@ -92,7 +92,7 @@ def test_a_token_that_is_booked_says_when_it_is_there() -> None:
 
 
 def test_the_table_is_bounded_and_drops_the_oldest() -> None:
-    """100 000 addresses and no more; one that goes on asking stays refused while strangers come."""
+    """At most 100 000 addresses; an active one stays refused during a flood of others."""
     buckets = Buckets(rate=0.001, burst=1, keys_max=1_000)
     assert buckets.take("attacker", 0.0)
     for number in range(5_000):
@@ -103,7 +103,7 @@ def test_the_table_is_bounded_and_drops_the_oldest() -> None:
 
 
 def test_full_buckets_leave_the_table() -> None:
-    """A flood of addresses is forgotten as fast as others come, without a sweep over all."""
+    """Keys are removed as fast as others are added, without a full scan."""
     buckets = Buckets(rate=1, burst=1, keys_max=100_000)
     for number in range(1_000):
         buckets.take(number, 0.0)
@@ -114,13 +114,13 @@ def test_full_buckets_leave_the_table() -> None:
 
 @pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (float("inf"), 1), (float("nan"), 1), (1, 0)])
 def test_a_rate_that_is_none_makes_no_bucket(rate: float, burst: float) -> None:
-    """A limit that lets everybody in must not look like one."""
+    """A limit that admits all clients must not exist."""
     with pytest.raises(ValueError, match="finite"):
         Buckets(rate, burst)
 
 
 def test_trusted_proxies_are_never_counted() -> None:
-    """Their address stands for many clients; every other address counts with its /64."""
+    """Many clients share their address; every other address counts with its /64."""
     trusted = TrustedNetworks(["10.0.0.0/8", "2001:db8:ff::/48"])
     buckets = AddressBuckets(Buckets(rate=1, burst=2), trusted)
     assert all(buckets.take("10.1.2.3", 0.0) and buckets.take("2001:db8:ff::1", 0.0) for _ in range(100))

@@ -1,4 +1,4 @@
-"""Breaker and cache in front of a server that is asked, and daily quotas."""
+"""Circuit breaker and cache of a callout server, and daily quotas."""
 
 import math
 import random
@@ -18,7 +18,7 @@ def failed(breaker: Breaker, times: int, now: float) -> None:
 
 
 def test_five_failures_in_ten_seconds_open_for_five() -> None:
-    """Then one probe asks; its success closes, its failure opens anew."""
+    """Then one probe is sent; its success closes, its failure opens again."""
     breaker = Breaker()
     failed(breaker, 4, 0.0)
     assert breaker.closed
@@ -36,7 +36,7 @@ def test_five_failures_in_ten_seconds_open_for_five() -> None:
 
 
 def test_failures_that_lie_apart_open_nothing() -> None:
-    """Five in more than ten seconds; a success between them takes none of them away."""
+    """Five in more than ten seconds; a success between them removes none of them."""
     breaker = Breaker()
     for at in range(100):
         failed(breaker, 1, at * 2.6)
@@ -48,8 +48,8 @@ def test_failures_that_lie_apart_open_nothing() -> None:
     assert not breaker.closed
 
 
-def test_late_outcomes_change_nothing() -> None:
-    """Questions from before it opened come back while it is open, while the probe runs, and when it is closed again."""
+def test_breaker_ignores_late_results() -> None:
+    """Requests from before it opened end while it is open, while the probe runs, and after it closed again."""
     breaker = Breaker()
     late = [breaker.ask(0.0) for _ in range(30)]
     failed(breaker, 5, 0.0)
@@ -64,8 +64,8 @@ def test_late_outcomes_change_nothing() -> None:
     assert breaker.closed
 
 
-def test_a_probe_without_a_word_is_replaced() -> None:
-    """A task that was cancelled must not leave it open for ever; the old probe's outcome counts no more."""
+def test_breaker_probe_without_result_is_replaced() -> None:
+    """A cancelled task must not leave it open forever; the old probe's result is ignored."""
     breaker = Breaker()
     failed(breaker, 5, 0.0)
     first = breaker.ask(5.0)
@@ -94,8 +94,8 @@ def test_an_answer_is_kept_as_long_as_it_says_and_never_longer_than_five_minutes
     assert cache.get(key, 5.0) is None
 
 
-def test_questions_are_told_apart_and_no_password_is_kept() -> None:
-    """By length as well; the cache holds digests under the process's secret."""
+def test_cache_keys_are_distinct_and_contain_no_password() -> None:
+    """By length as well; the cache stores digests with the process's secret."""
     cache: AnswerCache[str] = AnswerCache(SECRET)
     assert cache.key([b"ab", b"c"]) != cache.key([b"a", b"bc"]) != cache.key([b"abc"])
     assert cache.key([b"a"]) != AnswerCache[str](bytes(31) + b"1").key([b"a"])
@@ -106,7 +106,7 @@ def test_questions_are_told_apart_and_no_password_is_kept() -> None:
 
 
 def test_an_answer_from_before_a_change_of_rights_is_not_kept() -> None:
-    """The server said yes, then rights changed, then the yes came."""
+    """The server allowed, then rights changed, then the response arrived."""
     cache: AnswerCache[str] = AnswerCache(SECRET)
     key, ticket = cache.key([b"ann"]), cache.ticket
     cache.clear()
@@ -116,7 +116,7 @@ def test_an_answer_from_before_a_change_of_rights_is_not_kept() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    """The oldest answers go."""
+    """The oldest responses are evicted."""
     cache: AnswerCache[int] = AnswerCache(SECRET, answers_max=50)
     for number in range(120):
         key = cache.key([str(number).encode()])
@@ -124,8 +124,8 @@ def test_the_cache_is_bounded() -> None:
     assert len(cache) == 50 and cache.dropped == 70 and cache.get(cache.key([b"119"]), 1.0) == 119
 
 
-def test_a_daily_quota_begins_anew_at_midnight_utc() -> None:
-    """What does not fit is not counted; a clock that is set back brings no second day."""
+def test_quota_resets_at_midnight_utc() -> None:
+    """Refused bytes are not counted; setting the clock back gives no second day."""
     quota = DailyBytes()
     day = 86_400.0
     assert (
@@ -149,10 +149,10 @@ def test_quotas_never_let_more_through_than_they_say() -> None:
 
 
 def test_the_table_of_quotas_is_bounded() -> None:
-    """Of too many users the one goes that published longest ago."""
+    """The least recently active user is evicted."""
     quota = DailyBytes(users_max=3)
     for user in "abcad":
         quota.spend(user, 10, 100, 5.0)
     assert quota.dropped == 1 and quota.left("b", 100, 5.0) == 100 and quota.left("a", 100, 5.0) == 80
-    with pytest.raises(ValueError, match="room for one"):
+    with pytest.raises(ValueError, match="at least one user"):
         DailyBytes(0)

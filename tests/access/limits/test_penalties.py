@@ -1,4 +1,4 @@
-"""Flapping, failed logins and takeovers: refused for a while, and never an owner for a stranger's conduct."""
+"""Flapping, failed logins and takeovers: temporary refusals that never hit an owner for a stranger's behavior."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ def take(takeovers: Takeovers, client_id: str, now: float) -> float:
 
 
 def test_fifteen_ends_in_a_minute_keep_the_pair_out_for_five() -> None:
-    """NIST: protect. The fifteenth end brings it; at 4:59 it stands, at 5:00 it is over."""
+    """The fifteenth end causes it; active at 4:59, over at 5:00."""
     flapping = Flapping(NOBODY)
     brought = [flapping.ended("c", "192.0.2.1", at * 4.0) for at in range(15)]
     assert brought == [False] * 14 + [True]
@@ -30,7 +30,7 @@ def test_fifteen_ends_in_a_minute_keep_the_pair_out_for_five() -> None:
 
 
 def test_an_address_that_is_trusted_is_no_pairs() -> None:
-    """All clients behind a proxy come from it: a health check that comes and goes is not refused."""
+    """All clients behind a proxy share its address: a periodic health check is not refused."""
     flapping = Flapping(TrustedNetworks(["10.0.0.0/8"]))
     assert not any(flapping.ended("c", "10.0.0.1", 0.0) for _ in range(100)) and len(flapping.strikes) == 0
     assert not flapping.refused_s("c", "10.0.0.1", 0.0)
@@ -51,8 +51,8 @@ def test_a_stranger_locks_out_itself_alone() -> None:
     assert not flapping.refused_s("owner", "192.0.2.1", 4.0) and not flapping.refused_s("other", "198.51.100.9", 4.0)
 
 
-def test_pairs_are_told_apart() -> None:
-    """No client ID can be written so that it is another pair."""
+def test_flapping_pairs_do_not_collide() -> None:
+    """No client ID can collide with another pair."""
     flapping = Flapping(NOBODY)
     for at in range(15):
         flapping.ended("x", "192.0.2.1", at / 10)
@@ -61,7 +61,7 @@ def test_pairs_are_told_apart() -> None:
 
 
 def test_ten_failed_logins_keep_an_address_out_and_no_user() -> None:
-    """NIST: protect. All of an IPv6 /64 is one address; a trusted proxy is never counted."""
+    """All of an IPv6 /64 is one address; a trusted proxy is never counted."""
     logins = FailedLogins(TrustedNetworks(["10.0.0.0/8"]))
     assert [logins.failed(f"2001:db8::{host}", host / 10) for host in range(10)] == [False] * 9 + [True]
     assert logins.refused_s("2001:db8::ffff", 1.0) == pytest.approx(299.9)
@@ -70,7 +70,7 @@ def test_ten_failed_logins_keep_an_address_out_and_no_user() -> None:
 
 
 def test_a_flood_of_keys_does_not_free_one_that_has_its_penalty() -> None:
-    """The keys with one event each are dropped among themselves."""
+    """Keys with one event each only evict each other."""
     strikes = Strikes(3, 60.0, 300.0, keys_max=100)
     assert [strikes.note("bad", 0.0) for _ in range(3)] == [False, False, True]
     for number in range(10_000):
@@ -79,11 +79,11 @@ def test_a_flood_of_keys_does_not_free_one_that_has_its_penalty() -> None:
     for number in range(101):
         for _ in range(3):
             strikes.note(f"b{number}", 2.0)
-    assert not strikes.penalty_s("bad", 2.0) and len(strikes) <= 200  # of too many the one that would end first
+    assert not strikes.penalty_s("bad", 2.0) and len(strikes) <= 200  # beyond the bound the one with the earliest end
 
 
 def test_an_event_during_the_penalty_does_not_lengthen_it() -> None:
-    """A client that tries on and on gets in when the five minutes are over, and its count begins anew."""
+    """A client that retries constantly connects after five minutes, and its count restarts."""
     strikes = Strikes(2, 60.0, 300.0, keys_max=10)
     strikes.note("k", 0.0)
     strikes.note("k", 0.0)
@@ -92,7 +92,7 @@ def test_an_event_during_the_penalty_does_not_lengthen_it() -> None:
 
 
 def test_old_keys_leave_the_table() -> None:
-    """A table that nobody adds to does not grow, one that many add to holds a minute of them."""
+    """An idle table does not grow, a busy one holds a minute of keys."""
     strikes = Strikes(3, 60.0, 300.0, keys_max=100_000)
     for number in range(3_000):
         strikes.note(number, number / 10)
@@ -102,7 +102,7 @@ def test_old_keys_leave_the_table() -> None:
 
 
 def test_two_clients_with_one_client_id() -> None:
-    """Check D12: at most 10 in the first minute, then one a minute; others are not touched."""
+    """Check D12: at most 10 in the first minute, then one per minute; others are not affected."""
     takeovers = Takeovers()
     taken = [at / 10 for at in range(3_000) if not take(takeovers, "loop", at / 10)]
     assert taken[:5] == [0.0, 0.1, 0.2, 0.3, 0.4]
@@ -112,7 +112,7 @@ def test_two_clients_with_one_client_id() -> None:
 
 
 def test_a_takeover_now_and_then_is_free() -> None:
-    """A device that roams: four a minute for an hour, and after a loop that ended two minutes ago."""
+    """A roaming device: four per minute for an hour, and after a loop that ended two minutes ago."""
     takeovers = Takeovers()
     assert not any(take(takeovers, "roams", at * 15.0) for at in range(240))
     while take(takeovers, "loop", 0.0) == 0.0:
@@ -122,7 +122,7 @@ def test_a_takeover_now_and_then_is_free() -> None:
 
 
 def test_an_owner_gets_in_within_the_largest_delay() -> None:
-    """However long the other one has been trying: who asks once a second is let in once a minute."""
+    """For any duration of the conflict: a client that retries each second connects once a minute."""
     takeovers = Takeovers()
     for at in range(100_000):
         take(takeovers, "loop", at / 10)
@@ -130,7 +130,7 @@ def test_an_owner_gets_in_within_the_largest_delay() -> None:
 
 
 def test_the_table_of_takeovers_is_bounded() -> None:
-    """The client ID that was taken over longest ago goes."""
+    """The client ID with the oldest takeover is evicted."""
     takeovers = Takeovers(keys_max=10)
     for number in range(25):
         take(takeovers, f"c{number}" + "x" * 65_000, 0.0)

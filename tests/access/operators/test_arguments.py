@@ -1,4 +1,4 @@
-"""Questions of operators: every argument is checked before a node acts on it."""
+"""Requests of operators: every argument is validated before a node uses it."""
 
 import msgspec
 import pytest
@@ -43,7 +43,7 @@ WRONG: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("verb", "arguments"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_wrong_argument_is_refused_in_one_line(verb: str, arguments: dict[str, object]) -> None:
-    """NIST: protect. The line names the verb, and where the fault is."""
+    """The line names the verb and the position of the error."""
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(Admin(1, verb, arguments)), type=Admin, strict=False)
     with pytest.raises(Refusal) as caught:
         arguments_of(sent, tier_of(verb))
@@ -52,7 +52,7 @@ def test_a_wrong_argument_is_refused_in_one_line(verb: str, arguments: dict[str,
 
 
 def test_defaults_are_filled_in() -> None:
-    """A node finds every argument of the verb."""
+    """A node gets every argument of the verb."""
     assert arguments_of(Admin(1, "ring plan", {"add": ["s1"]}), "router") == {"add": ["s1"], "drain": []}
 
 

@@ -1,4 +1,4 @@
-"""The audit's file on a real disk: mode, links, locks, torn lines, and no room."""
+"""The audit log file on a real disk: mode, links, locks, incomplete lines, and a full disk."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ RECORD = AuditRecord("verb", "done", actor="ann", verb="user add")
 
 
 def test_lines_are_on_the_disk_and_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
-    """NIST: detect. Mode 0640 under whatever umask the process has."""
+    """Mode 0640 under any umask of the process."""
     path = tmp_path / "audit.jsonl"
     before = os.umask(0o077)
     try:
@@ -31,7 +31,7 @@ def test_lines_are_on_the_disk_and_the_chain_goes_on_after_a_restart(tmp_path: P
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_what_is_no_file_of_ours_is_refused(tmp_path: Path) -> None:
+def test_audit_file_foreign_file_is_refused(tmp_path: Path) -> None:
     """A link to another file, a second name, a folder, a pipe, bits for others, and a missing folder."""
     target = tmp_path / "target"
     target.write_text("precious")
@@ -63,8 +63,8 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_an_unfinished_line_is_cut_off_and_told(tmp_path: Path, kept: int) -> None:
-    """A power loss in the middle of a write: nobody was answered for it, and the chain stays whole."""
+def test_audit_file_incomplete_line_is_removed_and_recorded(tmp_path: Path, kept: int) -> None:
+    """After a power loss during a write: it was never acknowledged, and the chain stays valid."""
     path = tmp_path / "audit"
     audit = AuditFile(path)
     audit.append([RECORD] * 4, 1.0)
@@ -80,8 +80,8 @@ def test_an_unfinished_line_is_cut_off_and_told(tmp_path: Path, kept: int) -> No
 
 
 @pytest.mark.parametrize("end", [b"rubbish\n", b"{}\n", b"\n", b"x" * 600_000])
-def test_a_chain_that_somebody_changed_is_not_continued(tmp_path: Path, end: bytes) -> None:
-    """The line would seem to belong to what is there."""
+def test_audit_file_changed_chain_is_not_continued(tmp_path: Path, end: bytes) -> None:
+    """The next line would appear to continue the changed content."""
     path = tmp_path / "audit"
     audit = AuditFile(path)
     audit.append([RECORD], 1.0)
@@ -93,8 +93,8 @@ def test_a_chain_that_somebody_changed_is_not_continued(tmp_path: Path, end: byt
     assert path.read_bytes() == before + end
 
 
-def test_without_room_changes_are_refused(tmp_path: Path) -> None:
-    """NIST: protect. The file system must have the room that is wanted, not only the next line's."""
+def test_audit_file_full_disk_refuses_changes(tmp_path: Path) -> None:
+    """The file system must have the required space, not only that of the next line."""
     audit = AuditFile(tmp_path / "audit", room_bytes_min=1 << 62)
     assert "make room" in audit.refusal()
     audit.close()
@@ -104,7 +104,7 @@ def test_without_room_changes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_no_part_and_refuses_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full in the middle of a batch, and so full that nothing can be cut; then there is room again."""
+    """The disk is full during a batch, and cannot even truncate; then there is space again."""
     path = tmp_path / "audit"
     audit = AuditFile(path, room_bytes_min=0)
     audit.append([RECORD], 1.0)
@@ -142,7 +142,7 @@ def test_a_write_that_fails_leaves_no_part_and_refuses_changes(tmp_path: Path, m
 def test_a_part_that_could_not_be_cut_is_cut_before_the_next_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write failed in the middle, and so did the cut behind it; then the disk works again."""
+    """The write failed, and so did the truncation; then the disk works again."""
     path = tmp_path / "audit"
     audit = AuditFile(path, room_bytes_min=0)
     audit.append([RECORD], 1.0)
@@ -156,7 +156,7 @@ def test_a_part_that_could_not_be_cut_is_cut_before_the_next_line(
 
     with monkeypatch.context() as patch:
         patch.setattr(AuditFile, "_write", broken)
-        patch.setattr(AuditFile, "_cut", broken)
+        patch.setattr(AuditFile, "_truncate", broken)
         with pytest.raises(AuditFileError, match="Input/output"):
             audit.append([RECORD], 2.0)
     assert audit.refusal() and verify(read_lines(path)).broken_line == 2

@@ -1,4 +1,4 @@
-"""What strangers cause is written once, then counted; the table of what was seen has a bound."""
+"""Records of unauthenticated peers are written once, then counted; the table is bounded."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_another_reason_or_address_has_a_line_of_its_own() -> None:
 
 
 def test_a_user_that_is_known_has_a_line_of_its_own() -> None:
-    """NIST: detect. Many users stand behind one address; a name that a CONNECT gave is nobody's."""
+    """Many users share one address; a name in a CONNECT is unverified."""
     notes = AuditNotes()
     for kind in ("publish", "subscribe", "will", "login"):
         for actor in ("anna", "bert", "anna"):
@@ -51,7 +51,7 @@ def test_more_addresses_than_the_table_holds_are_counted_together() -> None:
     assert more.count == 699 and more.reason == OTHERS
 
 
-def test_quiet_kinds_are_forgotten() -> None:
+def test_notes_quiet_kinds_are_removed() -> None:
     notes = AuditNotes()
     notes.note(0.0, refused("10.0.0.1"))
     notes.take(0.0)

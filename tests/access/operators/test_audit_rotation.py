@@ -1,4 +1,4 @@
-"""An audit that is put aside goes on as one chain, also through deaths in between."""
+"""A rotated audit log is one chain, also after kills during the rotation."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ RECORD = AuditRecord("verb", "done", actor="ann")
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files of an audit, the oldest first."""
+    """Return the files of an audit log, oldest first."""
     return [*sorted(folder.glob("audit.*.*")), folder / "audit.jsonl"]
 
 
@@ -28,7 +28,7 @@ def check(folder: Path) -> int:
 
 
 def test_files_are_put_aside_and_the_chain_goes_on(tmp_path: Path) -> None:
-    """Each is the group's to read, none grows far above its bound, and a restart continues the last."""
+    """Each is readable for the group, none grows far above its bound, and a restart continues the last."""
     for _ in range(2):
         file = AuditFile(tmp_path / "audit.jsonl", 0, 1_000)
         for _ in range(10):
@@ -42,7 +42,7 @@ def test_files_are_put_aside_and_the_chain_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", ["an empty file", "no file"])
 def test_a_death_between_two_files_breaks_no_chain(tmp_path: Path, left: str) -> None:
-    """NIST: recover. The next process finds the end in the file that was put aside."""
+    """The next process finds the end in the rotated file."""
     file = AuditFile(tmp_path / "audit.jsonl", 0, 1)
     file.append([RECORD], 1.0)
     file.close()
@@ -57,7 +57,7 @@ def test_a_death_between_two_files_breaks_no_chain(tmp_path: Path, left: str) ->
 
 
 def test_a_damaged_file_aside_begins_no_other_chain(tmp_path: Path) -> None:
-    """NIST: detect. Numbers do not begin at 1 again because somebody shortened the older file."""
+    """Numbers do not restart at 1 because the older file was truncated."""
     file = AuditFile(tmp_path / "audit.jsonl", 0, 1)
     file.append([RECORD], 1.0)
     file.close()
@@ -71,7 +71,7 @@ def test_a_damaged_file_aside_begins_no_other_chain(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken_is_never_written_over(tmp_path: Path) -> None:
-    """The lines stay where they are, and are written on."""
+    """The lines stay in place, and the file is continued."""
     taken = tmp_path / f"audit.jsonl.{1:019}"
     file = AuditFile(tmp_path / "audit.jsonl", 0, 1)
     taken.write_bytes(b"somebody's\n")
@@ -82,7 +82,7 @@ def test_a_name_that_is_taken_is_never_written_over(tmp_path: Path) -> None:
 
 
 def test_another_process_is_kept_out_after_a_rotation(tmp_path: Path) -> None:
-    """The new file is held as the old one was."""
+    """The new file is locked like the old one."""
     file = AuditFile(tmp_path / "audit.jsonl", 0, 1)
     file.append([RECORD], 1.0)
     with pytest.raises(AuditFileError, match="held by another process"):
@@ -91,7 +91,7 @@ def test_another_process_is_kept_out_after_a_rotation(tmp_path: Path) -> None:
 
 
 def test_a_death_while_the_file_has_two_names_keeps_no_node_from_its_audit(tmp_path: Path) -> None:
-    """NIST: recover. The file was linked aside, and the process died before its first name was taken away."""
+    """The file was linked to its new name, and the process was killed before it removed the first name."""
     path = tmp_path / "audit.jsonl"
     file = AuditFile(path, 0)
     file.append([RECORD], 1.0)
@@ -106,7 +106,7 @@ def test_a_death_while_the_file_has_two_names_keeps_no_node_from_its_audit(tmp_p
 
 @pytest.mark.parametrize("name", ["copy", f"audit.jsonl.{7:019}"])
 def test_another_name_of_the_file_is_refused_still(tmp_path: Path, name: str) -> None:
-    """Only the name that a rotation of these very lines would give is taken away."""
+    """Only the name that a rotation of these very lines would give is removed."""
     path = tmp_path / "audit.jsonl"
     file = AuditFile(path, 0)
     file.append([RECORD], 1.0)
@@ -118,7 +118,7 @@ def test_another_name_of_the_file_is_refused_still(tmp_path: Path, name: str) ->
 
 
 def test_a_rotation_that_fails_leaves_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk takes the second name, and does not let go of the first: the file goes on, and a restart takes it."""
+    """The disk accepts the second name, but keeps the first: the file continues, and a restart completes it."""
     path = tmp_path / "audit.jsonl"
     file = AuditFile(path, 0, 1)
     unlink = Path.unlink

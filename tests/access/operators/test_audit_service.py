@@ -1,4 +1,4 @@
-"""The audit of a node while it runs: replies wait for the disk, what strangers cause does not."""
+"""The audit log of a running node: replies wait for the disk, records of unauthenticated peers do not."""
 
 import errno
 import json
@@ -30,13 +30,13 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in whole]
 
 
-async def test_a_write_is_told_when_it_is_on_the_disk(tmp_path: Path) -> None:
+async def test_audit_write_calls_back_after_sync(tmp_path: Path) -> None:
     audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
-    said: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     done = trio.Event()
 
     def then(why: str) -> None:
-        said.append((why, len(lines(tmp_path))))
+        results.append((why, len(lines(tmp_path))))
         done.set()
 
     async with trio.open_nursery() as nursery:
@@ -45,10 +45,10 @@ async def test_a_write_is_told_when_it_is_on_the_disk(tmp_path: Path) -> None:
         with trio.fail_after(PATIENCE_S):
             await done.wait()
         nursery.cancel_scope.cancel()
-    assert said == [("", 2)]  # behind the line of the start
+    assert results == [("", 2)]  # after the line of the start
 
 
-async def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
+async def test_audit_queue_is_written_at_stop(tmp_path: Path) -> None:
     audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
@@ -61,8 +61,8 @@ async def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
     assert found[-1]["count"] == 29 and found[1]["outcome"] == "refused"
 
 
-async def test_without_room_strangers_cause_no_line(tmp_path: Path) -> None:
-    """NIST: protect. A flood of refusals takes no room from the verbs of operators."""
+async def test_audit_full_disk_drops_notes(tmp_path: Path) -> None:
+    """A flood of refusals takes no space from the verbs of operators."""
     audit = AuditService(settings(tmp_path, audit_room_bytes_min=1 << 50), tmp_path)
     assert "MiB of room" in audit.refusal()
     async with trio.open_nursery() as nursery:
@@ -75,7 +75,7 @@ async def test_without_room_strangers_cause_no_line(tmp_path: Path) -> None:
 async def test_a_disk_that_was_full_for_a_moment_refuses_verbs_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NIST: recover. Nobody asks: the file is tried again, and a line tells how many are missing."""
+    """The file is retried without a request, and a line has the number of missing ones."""
     monkeypatch.setattr("access.operators.audit_service.RETRY_S", 0.01)
     audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -111,15 +111,15 @@ async def test_a_disk_that_was_full_for_a_moment_refuses_verbs_no_longer(
     assert audit.counts == {"written": 2, "left_out": 3, "failed": 1}
 
 
-def test_lines_that_wait_are_bounded(tmp_path: Path) -> None:
+def test_audit_queue_is_bounded(tmp_path: Path) -> None:
     audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
-    said: list[str] = []
+    results: list[str] = []
     for _ in range(LINES_MAX + 5):
-        audit.write(AuditRecord("verb", "done"), said.append)
-    assert len(said) == 6 and all("ask again" in why for why in said)
+        audit.write(AuditRecord("verb", "done"), results.append)
+    assert len(results) == 6 and all("ask again" in why for why in results)
 
 
-def test_a_file_that_is_none_refuses_the_start(tmp_path: Path) -> None:
+def test_audit_invalid_file_refuses_start(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").mkdir()
     with pytest.raises(UserError, match="audit"):
         AuditService(settings(tmp_path), tmp_path)

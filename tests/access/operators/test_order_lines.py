@@ -1,4 +1,4 @@
-"""Audit lines of orders at the node that carries them out: operator, role, the router that passed the order on."""
+"""Audit lines of orders at the executing node: operator, role, and the forwarding router."""
 
 from access.operators.audit_chain import AuditRecord
 from access.operators.orders import order_record
@@ -7,7 +7,7 @@ from wire.messages.orders import OrderNode
 
 
 def test_an_edge_writes_a_line_for_each_order() -> None:
-    """Done and refused; one that only asks what would happen changes nothing."""
+    """Executed and refused; a dry run changes nothing."""
     edge = Edge()
     lines: list[AuditRecord] = []
     edge.core.node.audit = lines.append

@@ -1,4 +1,4 @@
-"""The table of verbs: every verb of today, the matrix of roles and tiers, and hostile names and arguments."""
+"""The table of verbs: every current verb, the matrix of roles and tiers, and hostile names and arguments."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def question(verb: str, **more: Any) -> Admin:
 @pytest.mark.parametrize("role", [None, *OperatorRole])
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_matrix_of_verbs_roles_and_tiers(verb: str, role: OperatorRole | None, tier: str) -> None:
-    """NIST: protect. A verb is carried out for its role and above, by its tier alone; the refusal names the role."""
+    """A verb runs for its role and above, at its tier only; the refusal names the role."""
     wanted = (
         OperatorRole.ADMIN
         if verb in listed(ADMINS)
@@ -103,7 +103,7 @@ def test_matrix_of_verbs_roles_and_tiers(verb: str, role: OperatorRole | None, t
 
 
 def test_a_verb_that_changes_is_no_viewers() -> None:
-    """And each verb that the lists name exists."""
+    """Each verb in the lists exists."""
     assert listed(ADMINS) | listed(OPERATORS) <= VERBS.keys()
     assert all(row.role > OperatorRole.VIEWER for row in VERBS.values() if row.changes)
 
@@ -140,18 +140,15 @@ def test_a_verb_that_changes_is_no_viewers() -> None:
     ],
 )
 def test_a_hostile_question_is_refused_in_one_line(verb: str, arguments: dict[str, object]) -> None:
-    """Out of range, of another type, too deep, with a line's end in it; a password's record that is weak, or none.
-
-    NIST: protect.
-    """
+    """Out of range, of another type, too deep, with a line end; a weak or invalid password record."""
     with pytest.raises(Refusal) as caught:
         judge(Admin(1, verb, arguments), Operator(OperatorRole.ADMIN, "ann"), "router")
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_role_is_judged_before_the_arguments() -> None:
-    """Who may not ask learns nothing about the shape of a question."""
+def test_judge_checks_role_before_arguments() -> None:
+    """An unauthorized caller learns nothing about the arguments."""
     with pytest.raises(Refusal, match="wants the role admin"):
         judge(Admin(1, "user add", {"user": 7}), Operator(OperatorRole.VIEWER, "ann"), "router")
 
@@ -173,13 +170,13 @@ def test_the_role_is_judged_before_the_arguments() -> None:
     ],
 )
 def test_the_operator_of_a_link(node: str, tier: str, operator: Operator | None) -> None:
-    """The name that admission gave, of an operator's link alone."""
+    """The name from admission, of an operator's link only."""
     assert operator_of(PeerKey(node, tier, 1)) == operator
     assert operator_of(None) is None
 
 
 def test_the_audit_shows_no_secret() -> None:
-    """NIST: protect. Records, verifiers and keys are left out, and so is each argument that nobody listed."""
+    """Records, verifiers and keys are omitted, and so is each unlisted argument."""
     secret = RECORD.format("m=19456,t=2,p=1")
     verifier = "SCRAM-SHA-256$4096:cGxhbnRlZA$a:b"
     _, arguments = judge(
@@ -200,8 +197,8 @@ def test_the_audit_shows_no_secret() -> None:
     assert "a/%c/#" in str(audit_arguments(arguments)["rules"])
 
 
-def test_a_service_speaks_for_another_operator_and_never_with_more_than_its_own_role() -> None:
-    """NIST: protect. What counts is the lower role; both names stand in the audit."""
+def test_speaker_has_at_most_role_of_service() -> None:
+    """The lower role applies; the audit log has both names."""
     admin, viewer = Operator(OperatorRole.ADMIN, "service"), Operator(OperatorRole.VIEWER, "service")
     asked = question("user delete")
     asked.actor, asked.role = "ann", "viewer"

@@ -1,6 +1,6 @@
-"""Commands about the policy as a hostile router could commit them: mostly near what fits, some far outside.
+"""Policy commands that a hostile router could commit: mostly almost valid, some far from it.
 
-Drawn from a seeded generator: a log that finds something is found again by its seed.
+Drawn from a seeded generator: a failing log is reproduced by its seed.
 """
 
 import random
@@ -32,7 +32,7 @@ from access.policy.records import Ban, Revoked, RuleRecord, Token
 
 __all__ = ["random_command"]
 
-ODDS = 0.03  # that a part of a command is far from what fits; a command has some six parts
+ODDS = 0.03  # that a part of a command is far from valid; a command has about six parts
 ODD_TEXTS = ["", "x\x00y", "\n", "\ud800", "é" * 200, "z" * 70_000, "+/#", "$SYS", "a#", "a/#/b", "0ab", "10.0.0.1/8"]
 ODD_NUMBERS = [-(1 << 63), -1, 64, 1 << 62, (1 << 64) - 1]
 ODD_TIMES = [-1.0, float("nan"), float("inf"), 1e300]
@@ -54,7 +54,7 @@ class _Draw:
         self.random = random_
 
     def one(self, usual: list[Any], odd: list[Any]) -> Any:
-        """Return mostly a usual value."""
+        """Usually return a common value."""
         return self.random.choice(odd if self.random.random() < ODDS else usual)
 
     def text(self, *usual: str) -> str:

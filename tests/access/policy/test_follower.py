@@ -1,8 +1,8 @@
-"""A node follows the policy of a real stream: whole, step by step, never backwards, and never at one that lags."""
+"""A node follows the policy of a real stream: whole, step by step, never backwards, and never at a lagging router."""
 
 from access.limits.bans import Ban
 from access.policy.commands import AddBan, DeleteBan
-from access.policy.follower import RESPONSE_S, LAG_S, RETRY_S, PolicyFollower
+from access.policy.follower import LAG_S, RESPONSE_S, RETRY_S, PolicyFollower
 from access.policy.machine import PolicyMachine
 from access.policy.step import PolicyStep
 from access.policy.view import PolicyView
@@ -14,7 +14,7 @@ PAGE = 100
 
 
 class Router:
-    """A machine and its stream, as a router has them."""
+    """A machine and its stream, as in a router."""
 
     def __init__(self, bans: int = 0) -> None:
         self.machine = PolicyMachine()
@@ -34,12 +34,12 @@ class Router:
         return [decode_control(data) for _, data in self.stream.step(outcome.step)]
 
     def answers(self, now: float, message: FollowPolicy) -> list[Control]:
-        said = self.stream.follow(now, "e1", 1, message, self.machine)
-        return [decode_control(one) if isinstance(one, bytes) else one for one in said]
+        responses = self.stream.follow(now, "e1", 1, message, self.machine)
+        return [decode_control(one) if isinstance(one, bytes) else one for one in responses]
 
 
 class Node:
-    """A follower, and what it sent and was told."""
+    """A follower, with its sent and received messages."""
 
     def __init__(self, **routers: Router) -> None:
         self.routers = routers
@@ -57,7 +57,7 @@ class Node:
         return True
 
     def run(self, now: float) -> None:
-        """Ask, and take every answer."""
+        """Send requests, and process every response."""
         self.follower.step(now)
         while self.sent:
             to, message = self.sent.pop(0)
@@ -83,13 +83,13 @@ def test_a_node_that_is_a_little_behind_gets_the_steps_alone() -> None:
     router.ban(10)
     router.lift(2)
     node.follower.router_up("r1", 2.0)
-    seen = len(node.views)
+    count = len(node.views)
     node.run(2.0)
-    assert node.follower.received == 5 and len(node.views) == seen
+    assert node.follower.received == 5 and len(node.views) == count
 
 
-def test_a_router_that_lags_takes_nothing_back() -> None:
-    """B5: a lower epoch, whole or as a step, changes nothing."""
+def test_follower_ignores_lagging_router() -> None:
+    """B5: a lower epoch, whole or as a step, is ignored."""
     ahead, lags = Router(bans=5), Router(bans=2)
     node = Node(r1=ahead)
     node.run(0.0)
@@ -115,7 +115,7 @@ def test_a_node_leaves_a_router_that_stays_behind_the_leader() -> None:
     assert node.follower.following == leader and "policy_lagged" in node.counts
 
 
-def test_what_is_no_step_and_no_page_is_counted_and_asked_for_again_later() -> None:
+def test_follower_invalid_message_is_counted_and_retried_later() -> None:
     for wrong in (PolicyStepped(b"\xc1"), PolicyPaged(9, 0, 3, 0, b"abc")):
         router = Router(bans=2)
         node = Node(r1=router)
@@ -128,7 +128,7 @@ def test_what_is_no_step_and_no_page_is_counted_and_asked_for_again_later() -> N
         assert node.follower.received == 3
 
 
-def test_a_router_that_does_not_answer_is_asked_no_longer_than_its_time() -> None:
+def test_follower_silent_router_is_replaced_after_timeout() -> None:
     node = Node(r1=Router())
     node.follower.step(0.0)
     assert len(node.sent) == 1 and node.follower.next_deadline() == RESPONSE_S
@@ -136,8 +136,8 @@ def test_a_router_that_does_not_answer_is_asked_no_longer_than_its_time() -> Non
     assert len(node.sent) == 2
 
 
-def test_a_router_that_is_not_believed_is_not_asked() -> None:
-    """NIST: protect. A router that left the cluster, still among the seeds, was asked for the policy in its turn."""
+def test_follower_asks_no_unbelieved_router() -> None:
+    """A router that left the cluster, still in the seeds, was asked for the policy."""
     asked: list[str] = []
     believed = {"r1"}
 
@@ -146,7 +146,7 @@ def test_a_router_that_is_not_believed_is_not_asked() -> None:
         return True
 
     def ignore(_: object) -> None:
-        """Take nothing."""
+        """Ignore."""
 
     follower = PolicyFollower(send, ignore, ignore, ignore, believed.__contains__)
     follower.router_up("r8", 0.0)
@@ -172,7 +172,7 @@ def test_a_step_on_another_policy_is_not_applied() -> None:
 
 
 def test_a_view_that_contradicts_the_log_is_replaced_by_one_of_the_same_epoch() -> None:
-    """P9: by its epoch it would pass for the policy of the log."""
+    """P9: by its epoch it would be accepted as the policy of the log."""
     router, forger = Router(bans=2), Router()
     node = Node(r1=forger)
     forger.ban(7)
@@ -185,8 +185,8 @@ def test_a_view_that_contradicts_the_log_is_replaced_by_one_of_the_same_epoch() 
     assert node.follower.view.digest == router.machine.digest and len(node.views) == 1
 
 
-def test_a_router_that_is_not_followed_changes_nothing() -> None:
-    """NIST: protect. A router of the cluster, but not the one that was asked, sends a fitting step and a whole view."""
+def test_follower_ignores_other_routers() -> None:
+    """Another router of the cluster sends a fitting step and a whole view, unrequested."""
     node = Node(r1=Router(1), r2=Router(1))
     node.run(0.0)
     followed = node.follower.following

@@ -1,4 +1,4 @@
-"""Any committed command about the policy is carried out or refused, alike at all routers, and its view can be sent."""
+"""Any committed policy command is applied or refused alike at all routers, and the resulting view can be sent."""
 
 import random
 import time
@@ -49,7 +49,7 @@ VERIFIER = "SCRAM-SHA-256$4096:c2FsdA$a:b"
 
 
 def made(*log: PolicyCommand) -> PolicyMachine:
-    """Return a policy that these commands made, none of them refused."""
+    """Return a policy made by these commands, none of them refused."""
     machine = PolicyMachine()
     for command in log:
         outcome = machine.apply(command)
@@ -57,14 +57,14 @@ def made(*log: PolicyCommand) -> PolicyMachine:
     return machine
 
 
-def seen(view: PolicyView, bans: Iterable[Ban]) -> dict[str, Any]:
-    """Return a view as plain values; of its bans how many there are, and the answer about each of some."""
+def values_of(view: PolicyView, bans: Iterable[Ban]) -> dict[str, Any]:
+    """Return a view as plain values, with the number of its bans, and the result for some."""
     plain = {name: sorted(map(repr, getattr(view, f"_{name}").records())) for name in ("groups", "roles", "revoked")}
     return plain | {"epoch": view.epoch, "bans": (len(view.bans), [found(view.bans, ban) for ban in bans])}
 
 
 def found(table: BanTable, ban: Ban) -> Ban | None:
-    """Return the ban that a table knows of what another one bans."""
+    """Return a table's ban for the subject of another ban."""
     if ban.kind in ("address", "network"):
         return table.of_address(ban.value.partition("/")[0], 0.0)
     user, client_id, certificate = (ban.value if ban.kind == kind else "" for kind in KINDS_OF_NAMES)
@@ -81,9 +81,9 @@ BEGIN = (
 
 
 def follow(log: list[PolicyCommand], restored_at: int) -> set[str]:
-    """Give a log to three routers and a view; return which commands were carried out.
+    """Apply a log at three routers and a view; return the applied commands.
 
-    One router applies them, one supposes each before, one begins with a snapshot.
+    One router applies them, one supposes each first, one starts with a snapshot.
     """
     one, two, three = PolicyMachine(), PolicyMachine(), PolicyMachine()
     view = PolicyView()
@@ -94,7 +94,7 @@ def follow(log: list[PolicyCommand], restored_at: int) -> set[str]:
             three.restore(before)
         try:
             data = encode_policy_command(command)
-        except UnicodeEncodeError:  # half of a character: no log can hold it, and the machine refuses it as well
+        except UnicodeEncodeError:  # a lone surrogate: no log can hold it, and the machine refuses it too
             data = b""
         if not is_readable(data):
             assert one.suppose(command).step is None
@@ -122,13 +122,13 @@ def follow(log: list[PolicyCommand], restored_at: int) -> set[str]:
         assert getattr(again.tables, name).octets == getattr(one.tables, name).octets
     bans = list(one.tables.bans.records())
     sent = decode_view(encode_view(one.epoch, one.tables, one.digest))
-    assert seen(sent, bans) == seen(view, bans) and view.epoch == one.epoch and len(view.bans) == len(bans)
+    assert values_of(sent, bans) == values_of(view, bans) and view.epoch == one.epoch and len(view.bans) == len(bans)
     return done
 
 
 @pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 3_000), marks=pytest.mark.slow)])
 def test_apply_never_raises_and_all_routers_agree(seeds: range) -> None:
-    """Over random logs; together they carry out every command there is, so nothing is only ever refused."""
+    """Over random logs, which together apply every kind of command."""
     done: set[str] = set()
     for seed in seeds:
         random_ = random.Random(seed)
@@ -141,7 +141,7 @@ def test_apply_never_raises_and_all_routers_agree(seeds: range) -> None:
 
 
 def test_every_command_has_one_rule_and_one_range() -> None:
-    """A command without a range would be carried out whatever it carries."""
+    """A command without a range would be applied with any content."""
     assert RULES.keys() == set(get_args(SimpleCommand))
     assert RANGES.keys() == set(get_args(PolicyCommand))
 
@@ -188,7 +188,7 @@ POISON: list[PolicyCommand] = [
 
 @pytest.mark.parametrize("command", POISON, ids=lambda command: type(command).__name__)
 def test_a_poisonous_command_is_refused_and_changes_nothing(command: PolicyCommand) -> None:
-    """By ``suppose`` and by ``apply``; the next command is carried out."""
+    """By ``suppose`` and by ``apply``; the next command is applied."""
     machine = made(
         PutRole("device"), PutGroup("plant", ("device",)), AddUser("ann", roles=("device",), groups=("plant",))
     )
@@ -200,7 +200,7 @@ def test_a_poisonous_command_is_refused_and_changes_nothing(command: PolicyComma
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa2\xff\xfe", b"\x91" * 100_000, b"\x80", b"\x93\x01"])
 def test_bytes_that_are_no_command_are_unreadable(data: bytes) -> None:
-    """And no snapshot, no step, no view either; nothing else is raised, and the state stays."""
+    """Also as a snapshot, a step or a view; no other exception is raised, and the state stays."""
     machine = made(AddUser("ann"))
     for decode in (decode_policy_command, machine.restore, decode_step, decode_view):
         with pytest.raises(Unreadable):
@@ -209,7 +209,7 @@ def test_bytes_that_are_no_command_are_unreadable(data: bytes) -> None:
 
 
 def test_a_rule_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a bug of ours makes of a command: the state stays, and all routers say the same."""
+    """For any bug in a rule: the state stays, and all routers agree."""
 
     def broken(*_: object) -> str:
         raise ZeroDivisionError
@@ -247,14 +247,14 @@ def test_a_rule_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=lambda value: type(value).__name__,
 )
 def test_a_step_says_what_it_takes_away(command: SimpleCommand, takes: StepOutcome) -> None:
-    """NIST: protect. What only gives takes nothing, so nobody waits; what may take names whom to judge again."""
+    """A step that only adds rights removes none, so no verb waits; otherwise it names the records to re-authorize."""
     outcome = made(*BEGIN).apply(command)
     assert outcome.step is not None and outcome.step.takes == takes and bool(takes) == (takes != StepOutcome())
     assert outcome.step.epoch == 6
 
 
 def test_a_command_that_changes_nothing_makes_no_step() -> None:
-    """Nobody is judged again for a repeat that an operator gives by hand."""
+    """No client is re-authorized for a repeated command."""
     machine = made(*BEGIN)
     for command in (*BEGIN[:2], *BEGIN[3:], ChangeUser("ann", ("device",)), SetDisabled("ann", False), Prune(1.0)):
         assert machine.apply(command) == type(machine.apply(command))() and machine.epoch == 5
@@ -276,7 +276,7 @@ def test_a_user_of_the_same_name_is_another_user() -> None:
 
 
 def test_roles_and_groups_that_are_in_use_stay() -> None:
-    """A later role of that name would give its rights to whoever still has the name."""
+    """A later role of that name would give its rights to these users."""
     machine = made(*BEGIN)
     assert "2 users and groups" in machine.apply(DeleteRole("device")).refusal
     assert "1 users" in machine.apply(DeleteGroup("plant")).refusal
@@ -285,7 +285,7 @@ def test_roles_and_groups_that_are_in_use_stay() -> None:
 
 
 def test_an_order_is_carried_out_once() -> None:
-    """A repeat gets the first outcome, also from a router that began with a snapshot; the memory is bounded."""
+    """A repeat gets the first outcome, also from a router that started with a snapshot; the memory is bounded."""
     machine = made(*BEGIN)
     order = PolicyOrder("o1", DeleteUser("ann"))
     first = machine.apply(order)
@@ -303,7 +303,7 @@ def test_an_order_is_carried_out_once() -> None:
 
 
 def test_what_has_ended_is_pruned_in_steps_that_fit() -> None:
-    """The leader names the time; each step removes some, and takes nothing."""
+    """The leader names the time; each step removes some, and removes no right."""
     machine = made(*(AddBan(Ban("client_id", f"{number}" + "x" * 1_000, 10.0)) for number in range(150)))
     machine.apply(AddBan(Ban("user", "ann")))
     machine.apply(Revoke(Revoked("token", "t", until_utc=10.0)))
@@ -315,7 +315,7 @@ def test_what_has_ended_is_pruned_in_steps_that_fit() -> None:
 
 
 def test_the_policy_is_bounded_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By numbers and by bytes; what makes it smaller is always carried out."""
+    """By numbers and by bytes; commands that shrink it are always applied."""
     monkeypatch.setattr(bounds, "USERS_BYTES_MAX", 400)
     monkeypatch.setattr(bounds, "VIEW_BYTES_MAX", 400)
     monkeypatch.setattr(bounds, "BANS_MAX", 2)
@@ -333,16 +333,16 @@ def test_the_policy_is_bounded_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda state: state[1].append(state[1][0]),  # a user twice
-        lambda state: state.__setitem__(0, 1),  # an epoch before a user's
-        lambda state: state[3].clear(),  # a role that a user has
+        lambda state: state[1].append(state[1][0]),  # a repeated user
+        lambda state: state.__setitem__(0, 1),  # an epoch below a user's
+        lambda state: state[3].clear(),  # a missing role of a user
         lambda state: state[4].append(["address", "localhost"]),
         lambda state: state[2].append(["g" * 300]),
         lambda state: state.__setitem__(6, {str(number): ["", 1] for number in range(ORDERS_MAX + 1)}),
     ],
 )
 def test_a_snapshot_that_no_commands_make_is_refused_whole(change: Any) -> None:
-    """A leader's, or one of a damaged disk."""
+    """From a leader, or from a damaged disk."""
     machine = made(*BEGIN)
     state = msgspec.msgpack.decode(machine.snapshot())
     change(state)
@@ -362,9 +362,9 @@ def filled(users: int) -> PolicyMachine:
 
 @pytest.mark.parametrize(("users", "slower"), [(5_000, 10), pytest.param(USERS_MAX, 1, marks=pytest.mark.slow)])
 def test_many_users(users: int, slower: int) -> None:
-    """NIST: protect. Each is found, the snapshot comes back, and no view has any of them.
+    """Each is found, the snapshot round-trips, and no view contains any.
 
-    The times are bars for a machine with nothing else to do; beside other tests they only tell linear from square.
+    The bounds are for an idle machine; beside other tests they only distinguish linear from quadratic.
     """
     began = time.process_time()
     machine = filled(users)

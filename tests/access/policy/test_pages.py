@@ -1,4 +1,4 @@
-"""A view comes in pages, whole or not at all, and never an older one than the node has."""
+"""A view arrives in pages, complete or not at all, and never an older one than the node has."""
 
 import random
 import time
@@ -26,9 +26,9 @@ def machine(bans: int = 40) -> PolicyMachine:
     return made
 
 
-def read(shelf: PolicyPages, epoch: int, own: int = 0) -> PolicyView | None:
+def read(pages: PolicyPages, epoch: int, own: int = 0) -> PolicyView | None:
     reader, offset = PolicyReader(), 0
-    while (page := shelf.page(epoch, offset)) is not None:
+    while (page := pages.page(epoch, offset)) is not None:
         assert len(page.data) <= PAGE
         view = reader.take(page, own)
         if view is not None:
@@ -40,18 +40,18 @@ def read(shelf: PolicyPages, epoch: int, own: int = 0) -> PolicyView | None:
 
 
 def test_a_view_in_pages_is_the_view_and_steps_wait_for_it() -> None:
-    """Steps that come between the pages are applied behind the last; those of before are left out."""
+    """Steps between the pages are applied after the last; earlier ones are ignored."""
     policy = machine()
-    shelf = PolicyPages(PAGE)
-    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
-    view = read(shelf, policy.epoch)
+    pages = PolicyPages(PAGE)
+    pages.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
+    view = read(pages, policy.epoch)
     assert view is not None and view.epoch == 41 and view.bans.of_principal("u7", "", "", 0.0)
     assert view.role("device") is not None and view.role("none") is None and view.group("none") is None
     assert not view.is_revoked("token", "", "t")
     reader, offset = PolicyReader(), 0
     later = [policy.apply(DeleteBan("user", f"u{number}")).step for number in range(3)]
     while reader.wanted is None or offset:
-        page = shelf.page(41, offset)
+        page = pages.page(41, offset)
         assert page is not None
         got = reader.take(page, 5)
         if got is not None:
@@ -63,34 +63,34 @@ def test_a_view_in_pages_is_the_view_and_steps_wait_for_it() -> None:
 
 
 def test_a_view_of_a_lower_epoch_is_refused() -> None:
-    """A router that lags would bring rights back that were taken."""
+    """A lagging router would restore removed rights."""
     policy = machine()
-    shelf = PolicyPages(PAGE)
-    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
+    pages = PolicyPages(PAGE)
+    pages.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
     with pytest.raises(ValueError, match="behind 42"):
-        read(shelf, 41, own=42)
-    assert read(shelf, 41, own=41) is not None
+        read(pages, 41, own=42)
+    assert read(pages, 41, own=41) is not None
 
 
 def test_pages_that_are_lost_mixed_or_damaged_make_no_view() -> None:
-    """Out of two encodings, in any order, with bytes changed: a view of one of them, or none."""
+    """From two encodings, in any order, with changed bytes: one of the views, or none."""
     first, second = machine(30), machine(30)
     second.apply(AddBan(Ban("user", "late")))
     data = [encode_view(policy.epoch, policy.tables, policy.digest) for policy in (first, second)]
-    shelf = PolicyPages(PAGE)
+    pages = PolicyPages(PAGE)
     for policy, encoded in zip((first, second), data, strict=True):
-        shelf.put(policy.epoch, encoded)
-    pages = [
+        pages.put(policy.epoch, encoded)
+    all_pages = [
         page
         for policy, encoded in zip((first, second), data, strict=True)
         for offset in range(0, len(encoded), PAGE)
-        if (page := shelf.page(policy.epoch, offset)) is not None
+        if (page := pages.page(policy.epoch, offset)) is not None
     ]
     random_ = random.Random(5)
     whole = 0
     for _ in range(300):
         reader = PolicyReader()
-        for page in random_.choices(pages, k=20) if random_.random() < 0.7 else pages:
+        for page in random_.choices(all_pages, k=20) if random_.random() < 0.7 else all_pages:
             try:
                 view = reader.take(page, 0)
             except ValueError:
@@ -100,7 +100,7 @@ def test_pages_that_are_lost_mixed_or_damaged_make_no_view() -> None:
                 whole += 1
                 assert encode_known(view, first) or encode_known(view, second)
     assert whole
-    damaged = [page for page in pages if page.epoch == first.epoch]
+    damaged = [page for page in all_pages if page.epoch == first.epoch]
     reader = PolicyReader()
     last = damaged.pop()
     for page in damaged:
@@ -114,28 +114,28 @@ def encode_known(view: PolicyView, policy: PolicyMachine) -> bool:
 
 
 def test_both_sides_are_bounded() -> None:
-    """A shelf keeps some epochs, a reader some steps and no view that is too large."""
+    """A router stores some epochs, a reader some steps and no view that is too large."""
     policy = machine(5)
     data = encode_view(policy.epoch, policy.tables, policy.digest)
-    shelf = PolicyPages(PAGE)
+    pages = PolicyPages(PAGE)
     for epoch in range(10):
-        shelf.put(epoch, data)
-    assert sum(shelf.has(epoch) for epoch in range(10)) == ENCODED_MAX
-    assert shelf.page(9, len(data)) is None and shelf.page(9, -1) is None and shelf.page(0, 0) is None
-    shelf.clear()
-    assert not shelf.has(9)
+        pages.put(epoch, data)
+    assert sum(pages.has(epoch) for epoch in range(10)) == ENCODED_MAX
+    assert pages.page(9, len(data)) is None and pages.page(9, -1) is None and pages.page(0, 0) is None
+    pages.clear()
+    assert not pages.has(9)
     reader = PolicyReader()
     kept = [reader.keep(PolicyStep(number)) for number in range(STEPS_MAX + 1)]
     assert kept == [True] * STEPS_MAX + [False]
-    shelf.put(9, data)
-    page = shelf.page(9, 0)
+    pages.put(9, data)
+    page = pages.page(9, 0)
     assert page is not None
     with pytest.raises(ValueError, match="none"):
         reader.take(type(page)(9, 0, 1 << 40, page.checksum, page.data), 0)
 
 
 def test_a_step_that_does_not_follow_changes_nothing() -> None:
-    """Of another epoch, or with a ban that is none; the view then asks for pages."""
+    """Of another epoch, or with an invalid ban; the view then requests pages."""
     view = PolicyView()
     for step in (PolicyStep(2), PolicyStep(0), PolicyStep(1, bans={"address x": Ban("address", "x")})):
         with pytest.raises(ValueError):
@@ -143,8 +143,8 @@ def test_a_step_that_does_not_follow_changes_nothing() -> None:
         assert view.epoch == 0 and not len(view.bans)
 
 
-def test_a_role_that_nobody_can_judge_by_is_refused_when_it_comes() -> None:
-    """Found by the target "policy-steps": an edge took it, and its first login ended the edge."""
+def test_view_role_that_cannot_be_compiled_is_refused() -> None:
+    """Found by the target "policy-steps": an edge accepted it, and its first login stopped the edge."""
     view = PolicyView()
     damaged = RoleRecord("device", (RuleRecord(True, 3, "a/#", network="10/0.0.0/8"),))
     for name, role in (("device", damaged), ("other", RoleRecord("device"))):
@@ -158,15 +158,15 @@ def test_a_role_that_nobody_can_judge_by_is_refused_when_it_comes() -> None:
 
 
 def test_a_large_view_is_read_in_slices() -> None:
-    """The view of before stays in force, steps wait, and what is damaged within is found."""
+    """The former view stays in use, steps wait, and damage is found."""
     policy = machine(9_000)
     for number in range(300):
         policy.apply(PutRole(f"r{number}", tuple(RuleRecord(True, 3, f"a/{number}/{rule}/+") for rule in range(40))))
-    shelf = PolicyPages()
+    pages = PolicyPages()
     data = encode_view(policy.epoch, policy.tables, policy.digest)
-    shelf.put(policy.epoch, data)
+    pages.put(policy.epoch, data)
     reader, offset, slices = PolicyReader(), 0, 0
-    while (page := shelf.page(policy.epoch, offset)) is not None:
+    while (page := pages.page(policy.epoch, offset)) is not None:
         assert not reader.is_whole and reader.take(page, 0) is None
         offset += len(page.data)
     assert reader.is_whole and reader.is_reading and reader.wanted is None

@@ -1,4 +1,4 @@
-"""A role that commands can make is one that can be compiled, and decides as it was given."""
+"""A role that commands can create can be compiled, and decides as given."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_placeholders_are_levels_of_the_client() -> None:
     ],
 )
 def test_a_role_that_cannot_be_compiled_is_refused(rules: tuple[RuleRecord, ...]) -> None:
-    """Before it costs an entry of the log, and again where a log holds it."""
+    """Before it is written to the log, and again if a log has it."""
     machine = PolicyMachine()
     assert machine.suppose(PutRole("r", rules)).refusal
     assert machine.apply(PutRole("r", rules)).refusal and machine.epoch == 0

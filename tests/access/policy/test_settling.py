@@ -1,4 +1,4 @@
-"""When a verb that takes rights has returned, nobody acts by the old right: the leader's part, by its schedules."""
+"""When a verb that removes rights has returned, no node applies the old right: the leader's part, by its schedules."""
 
 import random
 
@@ -18,31 +18,31 @@ def leader(now: float = 0.0, epoch: int = 4) -> PolicySettling:
 
 
 def test_a_verb_waits_for_every_live_node_and_names_it() -> None:
-    """And no longer than for the last acknowledgement."""
+    """No longer than until the last acknowledgement."""
     settling = leader()
     assert not settling.awaited(0.0, 4) and len(settling.awaited(0.0, 5)) == 3
     settling.acknowledged(A1, 5)
     settling.acknowledged(S1, 6)
     assert settling.awaited(0.0, 5) == ["b acts by policy epoch 4"]
     settling.acknowledged(B1, 5)
-    settling.acknowledged(B1, 4)  # an older heartbeat that comes later
+    settling.acknowledged(B1, 4)  # an older heartbeat that arrives later
     assert not settling.awaited(0.0, 5)
 
 
 def test_c2_a_silent_death_counts_after_the_fence_time() -> None:
-    """A node that proved its end, and a storage node without a lease, serve nobody at once."""
+    """A node that proved its end, and a storage node without a lease, stop serving at once."""
     settling = leader()
     settling.ended(1.0, A1, proved=False)
     settling.ended(1.0, B1, proved=True)
     settling.ended(1.0, S1, proved=False)
     assert settling.awaited(1.0, 5) == ["a is dead, and may serve its own clients for 10.0 s"]
-    assert not settling.awaited(1.0, 4)  # what it had acknowledged holds while it serves on
+    assert not settling.awaited(1.0, 4)  # its acknowledged epoch counts while it still serves
     assert settling.next_deadline(1.0) == 11.0 and settling.next_deadline(11.0) == float("inf")
     assert settling.awaited(10.9, 5) and not settling.awaited(11.0, 5)
 
 
 def test_c1_a_new_incarnation_has_the_epoch_of_its_place_in_the_log() -> None:
-    """Registered before the command it is waited for, behind the command it is not."""
+    """Registered before the command, the verb waits for it; registered after it, not."""
     settling = leader(epoch=5)
     settling.ended(0.0, A1, proved=True)
     settling.admitted(A2, FENCE_S, 4)
@@ -53,7 +53,7 @@ def test_c1_a_new_incarnation_has_the_epoch_of_its_place_in_the_log() -> None:
 
 
 def test_c4_the_next_incarnation_does_not_answer_for_the_last() -> None:
-    """It was admitted because the lease of the former one was over, not because its process had ended."""
+    """It was admitted because the former one's lease expired, not because its process ended."""
     settling = leader()
     settling.ended(2.0, A1, proved=False)
     settling.admitted(A2, FENCE_S, 4)
@@ -66,7 +66,7 @@ def test_c4_the_next_incarnation_does_not_answer_for_the_last() -> None:
 
 
 def test_c5_a_whole_map_shows_no_end_of_before() -> None:
-    """Also when the dead node stands in no map any more; and its acknowledgements begin with nothing (C6)."""
+    """Also if no map contains the dead node any more; acknowledgements start empty (C6)."""
     settling = leader()
     settling.begin(100.0, {B1: FENCE_S}, FENCE_S)
     settling.elected()
@@ -76,8 +76,8 @@ def test_c5_a_whole_map_shows_no_end_of_before() -> None:
     assert not settling.awaited(110.0, 5) and settling.may_forget(110.0, "a")
 
 
-def test_c5_who_is_elected_waits_for_the_deaths_that_it_has_applied() -> None:
-    """By the time at which it applied them, not by that of its election; acknowledgements begin with nothing."""
+def test_c5_elected_leader_waits_for_applied_deaths() -> None:
+    """By the time of applying them, not of its election; acknowledgements start empty."""
     settling = leader()
     settling.ended(100.0, A1, proved=False)
     settling.elected()
@@ -100,11 +100,11 @@ def test_a_whole_map_never_shortens_the_wait_for_one_of_before() -> None:
     assert settling.awaited(109.9, 5) and not settling.awaited(110.0, 5)
 
 
-def test_a_settled_verb_leaves_nobody_who_acts_by_the_old_right() -> None:
-    """Random lives of nodes, against what each of them really does: its own view, and when it stops to serve.
+def test_settled_verb_leaves_no_node_with_old_right() -> None:
+    """Random lifetimes of nodes, compared with the actual views and ends.
 
-    The model's nodes act by their last epoch, serve on for the fence time when they are silently dead, and begin at the
-    epoch of their registration. Leaders change; a wait that is over must find nobody below the epoch.
+    The model's nodes apply their last epoch, serve for the fence time when silently dead, and start at the epoch of
+    their registration. Leaders change; a finished wait must leave no node below the epoch.
     """
     settled = 0
     for seed in range(60):
@@ -113,7 +113,7 @@ def test_a_settled_verb_leaves_nobody_who_acts_by_the_old_right() -> None:
         settling = PolicySettling()
         settling.begin(-FENCE_S, {}, FENCE_S)
         live: dict[Incarnation, int] = {}
-        serving: dict[Incarnation, tuple[int, float]] = {}  # silently dead: its epoch, until when it serves
+        serving: dict[Incarnation, tuple[int, float]] = {}  # silently dead: its epoch, and end of serving
         for _ in range(120):
             now += random_.random() * 3
             action = random_.randrange(6)

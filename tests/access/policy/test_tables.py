@@ -1,4 +1,4 @@
-"""What has ended is found by its end: in order, the same at every router, and without a walk over the rest."""
+"""Expired records are found in order, the same at every router, and without a scan of the rest."""
 
 import random
 
@@ -16,7 +16,7 @@ DIGEST = "0a" * 32
 
 
 def test_ends_follow_what_is_put_replaced_and_removed() -> None:
-    """Against a walk over all records, also behind a snapshot."""
+    """Compared with a full scan, also after a snapshot."""
     draw = random.Random(1)
     table, known = bans_table(with_ends=True), dict[str, Ban]()
     for at in range(2_000):
@@ -41,7 +41,7 @@ def test_ends_follow_what_is_put_replaced_and_removed() -> None:
 
 
 def test_a_step_removes_no_more_than_fit_of_all_kinds_together() -> None:
-    """Bans, revocations and tokens share the room of a step; who holds on is not touched, and nobody loses a right."""
+    """Bans, revocations and tokens share the bound of a step; valid ones stay, and no right is removed."""
     machine = PolicyMachine()
     for at in range(50):
         machine.apply(AddBan(Ban("client_id", f"c{at}", 5.0)))
@@ -63,7 +63,7 @@ def test_a_step_removes_no_more_than_fit_of_all_kinds_together() -> None:
 
 
 def test_a_record_whose_end_was_moved_or_that_was_taken_back_is_not_pruned_by_the_former_one() -> None:
-    """NIST: protect. The newest word about a ban holds."""
+    """The latest command about a ban applies."""
     machine = PolicyMachine()
     machine.apply(AddBan(Ban("user", "ann", 5.0)))
     machine.apply(AddBan(Ban("user", "ann", 50.0)))
@@ -77,8 +77,8 @@ def test_a_record_whose_end_was_moved_or_that_was_taken_back_is_not_pruned_by_th
     assert machine.apply(Prune(99.0)).step is None and not machine.tables.has_ended(99.0)
 
 
-def test_nothing_that_holds_is_read_to_find_what_has_ended() -> None:
-    """A look at 5 000 bans that hold decodes none of them, and the removal of three no more than those."""
+def test_tables_find_expired_without_decoding_valid_records() -> None:
+    """A search among 5 000 valid bans decodes none, and the removal of three decodes only those."""
     decode, read = msgspec.msgpack.Decoder(Ban).decode, [0]
 
     def counted(data: Payload) -> Ban:

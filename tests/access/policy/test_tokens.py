@@ -1,4 +1,4 @@
-"""Operators' tokens in the policy: made once, listed without their digest, void at one committed step."""
+"""Operators' tokens in the policy: created once, listed without their digest, invalid from one committed step on."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ def machine_with(*tokens: Token) -> PolicyMachine:
 
 
 def test_a_token_is_found_by_its_digest_and_void_once_it_is_deleted() -> None:
-    """The answer names no digest; a name is given once while it stands."""
+    """The result has no digest; an existing name cannot be reused."""
     machine = machine_with(Token("ci", "operator", DIGEST, 90.0, 10.0), Token("grafana", "viewer", OTHER))
     found = READING["token check"](given.TokenCheck(DIGEST), machine)
     assert found == {"token": "ci", "role": "operator", "until_utc": 90.0}
@@ -42,7 +42,7 @@ def test_a_token_is_found_by_its_digest_and_void_once_it_is_deleted() -> None:
 
 
 def test_a_snapshot_keeps_tokens_and_one_of_before_has_none() -> None:
-    """A router that was made before tokens were sends seven fields."""
+    """A router of a release without tokens sends seven fields."""
     machine = machine_with(Token("ci", "operator", DIGEST))
     again = PolicyMachine()
     again.restore(b"".join(part if isinstance(part, bytes) else b"".join(part) for part in machine.capture()))
@@ -66,12 +66,12 @@ def test_a_snapshot_keeps_tokens_and_one_of_before_has_none() -> None:
     ],
 )
 def test_a_token_out_of_its_ranges_is_refused(token: Token) -> None:
-    """Also where a hostile router put it into the log."""
+    """Also if a hostile router wrote it to the log."""
     assert machine_with().apply(AddToken(token)).refusal
 
 
 def test_tokens_are_bounded_and_ended_ones_are_removed() -> None:
-    """One more than the bound is refused; a clean-up makes room."""
+    """One more than the bound is refused; pruning makes space."""
     tokens = [Token(f"t{at}", "viewer", DIGEST, 5.0) for at in range(bounds.TOKENS_MAX)]
     machine = machine_with(*tokens)
     assert "revoke one first" in machine.apply(AddToken(Token("one more", "viewer", DIGEST))).refusal

@@ -1,8 +1,8 @@
 """Random rules, names and topics against the slow reference: ``python -m tests.access.rules.random_cases --count N``.
 
-Three properties, a million cases of each by default (`make cases`), for a night: a decision is the reference's (check
+Three properties, a million cases of each by default (`make cases`), for a night: a decision equals the reference (check
 A4), a name never widens a rule (C1, C2, A6), and a filter is granted only if all of it may be received (A5). Each case
-has rules of its own. A case that fails is printed with its seed and its number, which bring it about again.
+has its own rules. A failing case is printed with its seed and its number, which reproduce it.
 """
 
 import argparse
@@ -28,13 +28,13 @@ PLACEHOLDERS = (
     Placeholder("attribute", "x"),
 )
 LEVELS = (*ALPHABET, "a", "+", *PLACEHOLDERS)
-SLICE = 2_000  # cases of one seed: what one process does between two reports
+SLICE = 2_000  # cases of one seed: work of one process between two reports
 
 Case = tuple[Sequence[Tier], Subject, str, int]  # rules, client, topic or filter, QoS
 
 
 def _name(rng: random.Random) -> str:
-    """Return a name as attackers choose them: a plain level, a sign of filters, or some joined."""
+    """Return a hostile name: a plain level, a filter character, or some joined."""
     if rng.random() < 0.5:
         return rng.choice(ALPHABET)
     if rng.random() < 0.1:
@@ -59,56 +59,60 @@ def _tiers(rng: random.Random) -> tuple[Tier, ...]:
     return tuple(tuple(_rule(rng) for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(1, 3)))
 
 
-def _who(rng: random.Random) -> Subject:
+def _subject(rng: random.Random) -> Subject:
     return Subject(_name(rng), _name(rng), _name(rng), {"x": _name(rng)} if rng.random() < 0.5 else {})
 
 
-def _topic(rng: random.Random, who: Subject) -> str:
-    """Return a topic that has the client's own names as levels, or parts of them."""
-    words = (*ALPHABET, who.client_id, who.user, who.common_name, who.attributes.get("x", "a"))
+def _topic(rng: random.Random, subject: Subject) -> str:
+    """Return a topic with the client's own names as levels, or parts of them."""
+    words = (*ALPHABET, subject.client_id, subject.user, subject.common_name, subject.attributes.get("x", "a"))
     topic = "/".join(rng.choice(words) for _ in range(rng.randint(1, 4)))
     return topic.replace("+", "p").replace("#", "h") or "a"
 
 
 def decisions(rng: random.Random) -> Case:
-    """Decide as the reference does; what holds for all clients with the rules holds for this one (A4)."""
-    tiers, who, qos = _tiers(rng), _who(rng), rng.randrange(3)
-    topic, action = _topic(rng, who), rng.choice(ACTIONS)
-    policy, case = CompiledRules(tiers), (tiers, who, topic, qos)
-    wanted = decide(tiers, action, topic, who, qos)
-    assert policy.decide(action, topic, who, qos) == wanted, (action, case)
-    assert not policy.has_levels(who) or policy.decide_for_all(action, topic, qos) in (None, wanted), (action, case)
+    """Decide like the reference; a decision for all clients with the rules applies to this one (A4)."""
+    tiers, subject, qos = _tiers(rng), _subject(rng), rng.randrange(3)
+    topic, action = _topic(rng, subject), rng.choice(ACTIONS)
+    policy, case = CompiledRules(tiers), (tiers, subject, topic, qos)
+    wanted = decide(tiers, action, topic, subject, qos)
+    assert policy.decide(action, topic, subject, qos) == wanted, (action, case)
+    assert not policy.has_levels(subject) or policy.decide_for_all(action, topic, qos) in (None, wanted), (action, case)
     return case
 
 
 def names(rng: random.Random) -> Case:
-    """A topic that passes has the client's names literally, level by level, where a rule has them (C1, C2, A6).
+    """A permitted topic has the client's names literally, level by level, at the placeholders of a rule (C1, C2, A6).
 
-    All rules are allows, so nothing but a name can make one wider.
+    All rules are allows, so only a name could widen one.
     """
     allows = tuple(
         AccessRule(True, Action.PUBLISH, _levels(rng, (*PLACEHOLDERS, "a", "+"))) for _ in range(rng.randint(1, 3))
     )
-    who = _who(rng)
-    topic = _topic(rng, who)
-    case = ((allows,), who, topic, 0)
-    if CompiledRules((allows,)).decide(Action.PUBLISH, topic, who):
-        assert any(_reaches(rule.levels, topic, who) for rule in allows), case
+    subject = _subject(rng)
+    topic = _topic(rng, subject)
+    case = ((allows,), subject, topic, 0)
+    if CompiledRules((allows,)).decide(Action.PUBLISH, topic, subject):
+        assert any(_reaches(rule.levels, topic, subject) for rule in allows), case
     return case
 
 
-def _reaches(levels: tuple[str | Placeholder, ...], topic: str, who: Subject) -> bool:
-    """Compare text with text: where the rule has a placeholder, the topic's level is the name and nothing else."""
+def _reaches(levels: tuple[str | Placeholder, ...], topic: str, subject: Subject) -> bool:
+    """Compare as text: at a placeholder the topic's level must equal the name."""
     given, wanted = topic.split("/"), list(levels)
     if wanted[-1] == "#":
         wanted.pop()
         given = given[: len(wanted)] if len(given) >= len(wanted) else []
     if len(given) != len(wanted) or (topic.startswith("$") and levels[0] in ("#", "+")):
         return False
-    values = {"client_id": who.client_id, "user": who.user, "common_name": who.common_name}
+    values = {"client_id": subject.client_id, "user": subject.user, "common_name": subject.common_name}
     for at, (level, own) in enumerate(zip(wanted, given, strict=True)):
         if isinstance(level, Placeholder):
-            if not own or (at == 0 and own.startswith("$")) or own != values.get(level.name, who.attributes.get("x")):
+            if (
+                not own
+                or (at == 0 and own.startswith("$"))
+                or own != values.get(level.name, subject.attributes.get("x"))
+            ):
                 return False
         elif level not in ("+", own):
             return False
@@ -129,12 +133,12 @@ FILTER_NAMES = list(FILTERS)
 
 def grants(rng: random.Random) -> Case:
     """GRANTED is every topic of the filter and REFUSED none, by all topics of a small alphabet (A5)."""
-    tiers, who, qos = _tiers(rng), _who(rng), rng.randrange(3)
+    tiers, subject, qos = _tiers(rng), _subject(rng), rng.randrange(3)
     text = rng.choice(FILTER_NAMES)
-    grant, case = CompiledRules(tiers).grant(text, who, qos), (tiers, who, text, qos)
+    grant, case = CompiledRules(tiers).grant(text, subject, qos), (tiers, subject, text, qos)
     if grant is not Grant.PARTIAL:
         for topic in FILTERS[text]:
-            both = all(decide(tiers, action, topic, who, qos) for action in (Action.SUBSCRIBE, Action.RECEIVE))
+            both = all(decide(tiers, action, topic, subject, qos) for action in (Action.SUBSCRIBE, Action.RECEIVE))
             assert both == (grant is Grant.GRANTED), (grant, topic, case)
     return case
 
@@ -147,7 +151,7 @@ PROPERTIES: dict[str, Callable[[random.Random], Case]] = {
 
 
 def run(name: str, seed: int, number: int, count: int) -> str:
-    """Run a slice of cases; return what failed, empty if nothing did."""
+    """Run a slice of cases; return the failure, empty if there is none."""
     rng = random.Random(f"{name}/{seed}/{number}")
     check = PROPERTIES[name]
     for at in range(count):
@@ -176,7 +180,7 @@ def main() -> int:
             began = time.monotonic()
             sizes = [SLICE] * (options.count // SLICE) + [options.count % SLICE] * (options.count % SLICE > 0)
             tasks = [(name, options.seed, number, size) for number, size in enumerate(sizes)]
-            found = [said for said in pool.imap_unordered(_task, tasks) if said]
+            found = [failure for failure in pool.imap_unordered(_task, tasks) if failure]
             print(f"{name}: {sum(sizes):,} cases, {len(found)} failed, {time.monotonic() - began:.0f} s", flush=True)
             failures += found
     print(*failures[:10], sep="\n")

@@ -1,4 +1,4 @@
-"""Rules decided the slow way, level by level, and strategies and tables for tests of rules."""
+"""A slow reference that decides rules level by level, with strategies and tables for tests of rules."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from access.rules.rules import AccessRule, Action, Placeholder, Subject, Tier
 __all__ = ["ALPHABET", "FILTERS", "NAMES", "RULES", "TIERS", "TOPICS", "WHO", "decide", "rule_matches"]
 
 
-def literal(placeholder: Placeholder, who: Subject, first: bool) -> str | None:
-    """Return the one level that a placeholder stands for, None if the name is no literal level."""
-    names = {"client_id": who.client_id, "user": who.user, "common_name": who.common_name}
-    text = who.attributes.get(placeholder.key, "") if placeholder.name == "attribute" else names[placeholder.name]
+def literal(placeholder: Placeholder, subject: Subject, first: bool) -> str | None:
+    """Return the level of a placeholder, None if the name is not a literal level."""
+    names = {"client_id": subject.client_id, "user": subject.user, "common_name": subject.common_name}
+    text = subject.attributes.get(placeholder.key, "") if placeholder.name == "attribute" else names[placeholder.name]
     bad = text == "" or any(sign in text for sign in ("+", "#", "/", "\0")) or (first and text.startswith("$"))
     return None if bad else text
 
 
-def rule_matches(rule: AccessRule, topic: str, who: Subject) -> bool:
-    """Return True if a rule applies to a topic name; the client has neither address nor listener."""
+def rule_matches(rule: AccessRule, topic: str, subject: Subject) -> bool:
+    """Return whether a rule applies to a topic name; the client has neither address nor listener."""
     if rule.allow and (rule.listener or rule.network):
         return False
     given = topic.split("/")
@@ -28,7 +28,7 @@ def rule_matches(rule: AccessRule, topic: str, who: Subject) -> bool:
         if at == len(given):
             return False
         if isinstance(level, Placeholder):
-            text = literal(level, who, at == 0)
+            text = literal(level, subject, at == 0)
             if text is None:
                 return not rule.allow
             if text != given[at]:
@@ -41,20 +41,20 @@ def rule_matches(rule: AccessRule, topic: str, who: Subject) -> bool:
     return len(rule.levels) == len(given)
 
 
-def decide(tiers: Sequence[Tier], action: Action, topic: str, who: Subject, qos: int = 0) -> bool:
-    """Return the decision: deny wins in a tier, the first tier that decides decides, no match is a deny."""
+def decide(tiers: Sequence[Tier], action: Action, topic: str, subject: Subject, qos: int = 0) -> bool:
+    """Return the decision: deny wins in a tier, the first matching tier decides, no match is a deny."""
     for tier in tiers:
         found = {
             rule.allow
             for rule in tier
-            if rule.actions & action and rule.qos_min <= qos <= rule.qos_max and rule_matches(rule, topic, who)
+            if rule.actions & action and rule.qos_min <= qos <= rule.qos_max and rule_matches(rule, topic, subject)
         }
         if found:
             return False not in found
     return False
 
 
-# Levels that are few, so that rules meet topics often, and names as attackers choose them.
+# Few levels, so that rules often match topics, and hostile names.
 ALPHABET = ("", "a", "b", "$x")
 NAMES = st.one_of(
     st.sampled_from(["a", "b", "", "+", "#", "a/b", "$x", "$SYS", "a\0", "%c", "%u", "${username}", ".*", "a+", "a#"]),

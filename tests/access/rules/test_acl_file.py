@@ -62,11 +62,11 @@ DECIDED = [
     ("roger", "c", "$SYS/broker/connection/d/state", False, False),
     ("anna maria", "c", "pattern/anna maria/x", True, True),
     ("anna maria", "c", "pattern/anna maria/closed", False, False),
-    ("roger", "c", "pattern/roger/closed", True, False),  # the section decides before the pattern that denies
+    ("roger", "c", "pattern/roger/closed", True, False),  # the section decides before the denying pattern
     ("+", "c", "sensor/roger/data", False, False),
     ("#", "c", "pattern/roger/x", False, False),
     ("roger", "+", "$SYS/broker/connection/c/state", False, False),
-    ("roger", "+", "sensor/roger/data", False, False),  # patterns are closed to such a client
+    ("roger", "+", "sensor/roger/data", False, False),  # patterns do not apply to such a client
     ("roger", "+", "foo/bar", True, True),
 ]
 
@@ -77,17 +77,19 @@ def policy_of(file: AclFile, user: str, client_id: str) -> CompiledRules:
 
 @pytest.mark.parametrize(("user", "client_id", "topic", "read", "write"), DECIDED)
 def test_documented_examples(user: str, client_id: str, topic: str, read: bool, write: bool) -> None:
-    policy, who = policy_of(parse_acl_file(PATH, DOCUMENTED), user, client_id), Subject(client_id, user)
-    assert policy.decide(Action.RECEIVE, topic, who) is read
+    policy, subject = policy_of(parse_acl_file(PATH, DOCUMENTED), user, client_id), Subject(client_id, user)
+    assert policy.decide(Action.RECEIVE, topic, subject) is read
     for action in (Action.PUBLISH, Action.RETAIN, Action.WILL):
-        assert policy.decide(action, topic, who) is write
+        assert policy.decide(action, topic, subject) is write
 
 
 def test_a_subscription_is_partial_where_reads_are_filtered() -> None:
-    """Mosquitto grants it; the part that may be read is delivered."""
-    who = Subject("c", "roger")
+    """Mosquitto grants it; the readable part is delivered."""
+    subject = Subject("c", "roger")
     policy = policy_of(parse_acl_file(PATH, DOCUMENTED), "roger", "c")
-    granted = {name: policy.grant(name, who) for name in ("plant/#", "plant/a/#", "#", "nothing", "$share/g/plant/a")}
+    granted = {
+        name: policy.grant(name, subject) for name in ("plant/#", "plant/a/#", "#", "nothing", "$share/g/plant/a")
+    }
     assert granted == {
         "plant/#": Grant.PARTIAL,
         "plant/a/#": Grant.GRANTED,
@@ -105,7 +107,7 @@ def test_a_subscription_is_partial_where_reads_are_filtered() -> None:
         b"#topic x\ntopic readwrite a/b\n#\nuser u\ntopic readwrite   c\n",
     ],
 )
-def test_spaces_and_ends_of_lines_mean_nothing(content: bytes) -> None:
+def test_acl_file_ignores_spaces_and_line_ends(content: bytes) -> None:
     assert parse_acl_file(PATH, content) == parse_acl_file(PATH, b"topic a/b\nuser u\ntopic c\n")
 
 
@@ -148,7 +150,7 @@ BAD = {
 
 @pytest.mark.parametrize(("content", "line", "part"), BAD.values(), ids=BAD)
 def test_a_bad_file_gives_no_rule(tmp_path: Path, content: bytes, line: int, part: str) -> None:
-    """Check C3: an empty file is no open door (NIST: protect)."""
+    """Check C3: an empty file grants nothing."""
     path = tmp_path / "acl"
     path.write_bytes(content)
     with pytest.raises(AccessFileError) as caught:
@@ -160,10 +162,7 @@ def test_a_bad_file_gives_no_rule(tmp_path: Path, content: bytes, line: int, par
 
 
 def test_no_usable_file(tmp_path: Path) -> None:
-    """Missing, a folder, a pipe, a device without end, a gigabyte: refused, without waiting and without reading.
-
-    NIST: protect.
-    """
+    """Missing, a folder, a pipe, an endless device, a gigabyte: refused, without waiting and without reading."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)

@@ -28,7 +28,7 @@ def test_the_older_form() -> None:
 
 
 def test_the_first_rule_that_matches_decides() -> None:
-    """A list has an order; a deny behind an allow comes too late."""
+    """A list is ordered; a deny after an allow has no effect."""
     read = policy(rule("allow", topic="a/b"), rule("deny", topic="a/#"), rule("allow", topic="#"))
     decided = {topic: read.decide(Action.PUBLISH, topic, WHO) for topic in ("a/b", "a/c", "c", "$SYS/a")}
     assert decided == {"a/b": True, "a/c": False, "c": True, "$SYS/a": False}
@@ -51,7 +51,7 @@ def test_qos(qos: object, permission: str) -> None:
 
 def test_retain_is_never_wider() -> None:
     def may(*rules: dict[str, object]) -> tuple[bool, bool]:
-        """Return whether plain and retained messages pass."""
+        """Return whether messages without and with RETAIN pass."""
         read = policy(*rules)
         plain = read.decide(Action.PUBLISH, "a/b", WHO)
         return plain, plain and read.decide(Action.RETAIN, "a/b", WHO)

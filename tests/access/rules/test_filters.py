@@ -10,8 +10,8 @@ from access.rules.filters import FilterTree, covers, overlaps
 from mqtt.topics import matches
 from tests.access.rules.reference import FILTERS
 
-# A literal that stands in no filter is among the topics' levels: a wildcard reaches more than all literals of a test.
-# The empty name is no topic; here it is one, so that "/#" and "+" differ by their levels alone.
+# A literal that is in no filter is among the topics' levels: a wildcard matches more than all literals of a test.
+# The empty name is not a topic; here it is one, so that "/#" and "+" differ by their levels only.
 LEVELS = ("", "a", "$x", "other")
 TOPICS = ["/".join(levels) for depth in range(1, 5) for levels in itertools.product(LEVELS, repeat=depth)]
 SMALL = ["a", "$x", "", "+"]
@@ -33,7 +33,7 @@ REACHED = {name: reached(name) for name in SHORT}
 
 
 def test_every_pair_of_short_filters() -> None:
-    """Check A5: containment by brute force (NIST: protect)."""
+    """Check A5: containment by brute force."""
     for one, other in itertools.product(SHORT, repeat=2):
         got = covers(one.split("/"), other.split("/")), overlaps(one.split("/"), other.split("/"))
         assert got == (REACHED[one] >= REACHED[other], bool(REACHED[one] & REACHED[other])), (one, other)
@@ -54,7 +54,7 @@ def test_longer_filters(one: str, other: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(FILTERS, max_size=12), FILTERS)
 def test_tree_finds_what_overlaps(names: list[str], topic_filter: str) -> None:
-    """Each filter once, those that overlap and no other."""
+    """Each overlapping filter once, and no other."""
     tree: FilterTree[int] = FilterTree()
     for number, name in enumerate(names):
         tree.add(name.split("/"), number)

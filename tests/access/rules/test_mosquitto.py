@@ -1,4 +1,4 @@
-"""One acl_file, some two hundred publishes and reads: a real Mosquitto and these rules decide the same."""
+"""One acl_file, about two hundred publishes and reads: a real Mosquitto and these rules decide alike."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
 NOT_AUTHORIZED = 0x87
-OWNER = "owner"  # may write everything, so that reads of others can be seen
+OWNER = "owner"  # may write all topics, so that reads of others are visible
 
 ACL = """\
 # lines before the first user are for clients without a user name
@@ -64,8 +64,8 @@ CLIENTS = [
     ("$extra", "$extra"),
     ("a/plus", "seven"),
 ]
-# Mosquitto is wider in three ways: it skips a pattern with %u for a client without a user name, a deny too; a name with
-# a "/" is several levels; and a name that begins with $ reaches topics that begin with $.
+# Mosquitto is wider in three ways: it skips a pattern with %u, even a deny, for a client without a user name; a name
+# with a "/" is several levels; and a name that begins with $ matches topics that begin with $.
 WIDER = {
     ("", "one"): {"blocked/a", "blocked/roger"},
     ("$extra", "$extra"): {"$extra/own"},
@@ -99,12 +99,12 @@ def client(port: int, user: str, client_id: str) -> BlockingClient:
 
 
 def names_of(topic: str) -> str:
-    """Return a topic that can be published: some names of the table are no topics."""
+    """Return a topic that can be published: some names of the table are not topics."""
     return topic.replace("+", "plus")
 
 
 def reads(port: int, user: str, client_id: str) -> set[str]:
-    """Return the topics that Mosquitto delivers to a client that subscribes to everything."""
+    """Return the topics that Mosquitto delivers to a client that subscribes to all topics."""
     reader, owner = client(port, user, client_id), client(port, OWNER, "publisher")
     try:
         reader.subscribe("#", "$extra/#", qos=0)
@@ -132,8 +132,8 @@ def writes(port: int, user: str, client_id: str) -> set[str]:
 
 
 def ours(file: AclFile, user: str, client_id: str, action: Action) -> set[str]:
-    policy, who = CompiledRules(file.tiers(user, client_id)), Subject(client_id, user)
-    return {names_of(topic) for topic in TOPICS if policy.decide(action, names_of(topic), who)}
+    policy, subject = CompiledRules(file.tiers(user, client_id)), Subject(client_id, user)
+    return {names_of(topic) for topic in TOPICS if policy.decide(action, names_of(topic), subject)}
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_real_mosquitto_decides_the_same(folder: Path) -> None:
-    """Publishes by PUBACK, reads by what is delivered: each client and topic of the tables."""
+    """Publishes by PUBACK, reads by deliveries: each client and topic of the tables."""
     acl = folder / "acl"
     acl.write_text(ACL)
     acl.chmod(0o644)

@@ -1,4 +1,4 @@
-"""Classes of rights: numbers, bits on routes, tables of connections, and nothing of them outlives its epoch."""
+"""Classes of rights: numbers, bits on routes, tables of connections, all invalid after their epoch."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def test_a_decision_is_on_the_route_for_the_whole_class() -> None:
 
 
 def test_a_personal_decision_is_never_on_the_route() -> None:
-    """Two clients of a class, one topic, two answers; a topic that no personal rule reaches is shared."""
+    """Two clients of a class, one topic, two results; a topic without personal rules is shared."""
     classes, route = RightsClasses(source), RouteRights()
     first, second = connection(classes, "personal", user="u"), connection(classes, "personal", user="v")
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_a_personal_decision_is_never_on_the_route() -> None:
 
 
 def test_a_hostile_name_does_not_go_by_the_bits_of_its_class() -> None:
-    """A deny with a placeholder closes all that it could reach to one client, and nothing else to the others."""
+    """A deny with a placeholder applies to all possible topics for one client, and to no others."""
     tiers = ((make_rule(True, ALL_ACTIONS, "#"), make_rule(False, ALL_ACTIONS, "%u/secret")),)
     classes, route = RightsClasses(source), RouteRights()
     honest, hostile = connection(classes, tiers=tiers), connection(classes, tiers=tiers, user="a/b")
@@ -93,7 +93,9 @@ def test_retain_does_not_go_by_the_bit_of_plain_messages() -> None:
 
 
 def test_bits_with_retain_are_there_where_they_are_asked_for() -> None:
-    """What holds for a class is decided plainly, once; a connection's own decisions are whole, for they are kept."""
+    """A class decision is made without RETAIN, once; a connection's own decisions are complete, because they are
+    cached.
+    """
     tiers = ((make_rule(True, PUBLISHING, "kept"), make_rule(True, PUBLISHING & ~Action.RETAIN, "plain"), *PERSONAL),)
     one = connection(RightsClasses(source), tiers=tiers)
     assert one.verdicts("kept", retain=False) == (0b111, True)
@@ -104,7 +106,7 @@ def test_bits_with_retain_are_there_where_they_are_asked_for() -> None:
 
 
 def test_no_decision_outlives_a_step() -> None:
-    """Bits, tables, grants and deliveries follow the new rules with the next question."""
+    """Bits, tables, grants and deliveries use the new rules from the next check on."""
     classes, route = RightsClasses(source, 7), RouteRights()
     one, other = connection(classes, "open"), connection(classes, "personal")
     assert one.judge_publish("t", route=route) and one.judge_publish("t") and one.may_receive("t")
@@ -120,7 +122,7 @@ def test_no_decision_outlives_a_step() -> None:
 
 
 def test_later_classes_decide_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 have a number; the 65th is right all the same, and its table is bounded."""
+    """64 have a number; the 65th is correct too, and its table is bounded."""
     monkeypatch.setattr(rights, "TOPICS_PER_CONNECTION", 4)
     classes, route = RightsClasses(source), RouteRights()
     numbered = [connection(classes, "open", f"x{number}") for number in range(64)]
@@ -133,7 +135,7 @@ def test_later_classes_decide_in_tables(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_numbers_return_but_never_with_old_bits() -> None:
-    """A class that takes over a number does not find the decisions of the one before."""
+    """A class that reuses a number does not find the decisions of the former one."""
     classes, route = RightsClasses(source), RouteRights()
     every = [connection(classes, "open", f"x{number}") for number in range(64)]
     ended = every[9]
@@ -143,7 +145,7 @@ def test_numbers_return_but_never_with_old_bits() -> None:
     assert heir.rights_class.number == 9
     assert not heir.judge_publish("t", route=route)
     classes.leave(every[10].rights_class)
-    assert classes.join(RightsKey(("closed", "2")), 101.0).number == NO_NUMBER  # not more often than each ten seconds
+    assert classes.join(RightsKey(("closed", "2")), 101.0).number == NO_NUMBER  # at most once per ten seconds
     assert classes.join(RightsKey(("closed", "3")), 111.0).number == 10
 
 
@@ -168,6 +170,6 @@ def test_a_step_gives_numbers_to_those_without() -> None:
     assert len({number for number in numbers if number != NO_NUMBER}) >= 63
 
 
-def test_a_name_that_no_source_knows_gives_nothing() -> None:
+def test_rights_unknown_name_grants_nothing() -> None:
     classes = RightsClasses(source)
     assert not connection(classes, "nobody").judge_publish("t", route=RouteRights())

@@ -45,18 +45,18 @@ def test_the_example() -> None:
     table = parse_role_table(PATH, EXAMPLE)
     assert table.groups_named
     assert table.roles("anna") == ("reader", "sensor")
-    anna, who = CompiledRules(table.tiers(table.roles("anna")), table.groups_named), Subject("c", "anna")
-    assert anna.decide(Action.PUBLISH, "plant/anna/x", who, 1)
-    assert not anna.decide(Action.PUBLISH, "plant/anna/x", who, 2)
-    assert not anna.decide(Action.RETAIN, "plant/anna/x", who)
-    assert anna.decide(Action.WILL, "plant/anna/x", who)
-    assert not anna.decide(Action.PUBLISH, "plant/bert/x", who)
+    anna, subject = CompiledRules(table.tiers(table.roles("anna")), table.groups_named), Subject("c", "anna")
+    assert anna.decide(Action.PUBLISH, "plant/anna/x", subject, 1)
+    assert not anna.decide(Action.PUBLISH, "plant/anna/x", subject, 2)
+    assert not anna.decide(Action.RETAIN, "plant/anna/x", subject)
+    assert anna.decide(Action.WILL, "plant/anna/x", subject)
+    assert not anna.decide(Action.PUBLISH, "plant/bert/x", subject)
     # The deny of one role wins over the allow of another.
-    assert not anna.decide(Action.RECEIVE, "plant/1/secret", who)
-    assert anna.grant("plant/#", who) is Grant.PARTIAL
-    assert anna.grant("cmd/c/x", who, 1) is Grant.GRANTED
-    assert anna.grant("cmd/c/x", who, 2) is Grant.REFUSED
-    assert anna.grant("$share/workers/plant/1", who) is Grant.REFUSED
+    assert not anna.decide(Action.RECEIVE, "plant/1/secret", subject)
+    assert anna.grant("plant/#", subject) is Grant.PARTIAL
+    assert anna.grant("cmd/c/x", subject, 1) is Grant.GRANTED
+    assert anna.grant("cmd/c/x", subject, 2) is Grant.REFUSED
+    assert anna.grant("$share/workers/plant/1", subject) is Grant.REFUSED
 
 
 def test_a_higher_priority_decides_first() -> None:
@@ -67,13 +67,13 @@ def test_a_higher_priority_decides_first() -> None:
 
 def test_groups_of_subscribers() -> None:
     table = parse_role_table(PATH, EXAMPLE)
-    worker, who = CompiledRules(table.tiers(table.roles("w", ["worker"]))), Subject("c", "w")
-    granted = {group: worker.grant(f"$share/{group}/jobs", who) for group in ("workers", "w", "other")}
+    worker, subject = CompiledRules(table.tiers(table.roles("w", ["worker"]))), Subject("c", "w")
+    granted = {group: worker.grant(f"$share/{group}/jobs", subject) for group in ("workers", "w", "other")}
     assert granted == {"workers": Grant.GRANTED, "w": Grant.GRANTED, "other": Grant.REFUSED}
 
 
-def test_names_that_nobody_defined_give_nothing() -> None:
-    """Roles of a token may be unknown here; an anonymous client is no user of the file."""
+def test_role_table_unknown_names_grant_nothing() -> None:
+    """Roles of a token may be unknown here; an anonymous client is not a user of the file."""
     table = parse_role_table(PATH, EXAMPLE + b'[users."%u"]\nroles = ["reader"]\n')
     assert table.roles("nobody") == table.roles("") == ()
     assert table.roles("nobody", ["admin"], ["wheel"]) == ()
@@ -125,7 +125,7 @@ BAD = {
 def test_a_bad_file_gives_no_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, line: int, part: str
 ) -> None:
-    """NIST: protect. One line with file, number and key; the rest of the file is not taken."""
+    """One line with file, number and key; no rule of the file applies."""
     monkeypatch.setattr("access.rules.role_table.RULES_MAX", 3)
     path = tmp_path / "roles.toml"
     path.write_bytes(content)

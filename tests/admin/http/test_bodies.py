@@ -1,4 +1,4 @@
-"""Requests of strangers: bodies of another type, nested or broken, odd headers and queries, pages of other sites."""
+"""Untrusted requests: wrong media types, nested or invalid bodies, odd headers and queries, pages of other sites."""
 
 import logging
 import random
@@ -42,7 +42,7 @@ BODIES = {
 async def ask(
     service: Service, method: str, path: str, headers: Headers, body: bytes = b"", query: bytes = b""
 ) -> tuple[int, bytes]:
-    """Return the status and the body of an answer; every byte goes in as it is, as from a socket."""
+    """Return status and body of a response; all bytes are sent unchanged, as from a socket."""
     answers: list[Any] = []
     sent = [(name.encode(), value) for name, value in {"host": b"x", **headers}.items()]
     if body:
@@ -74,8 +74,8 @@ async def ask(
 
 @pytest.mark.parametrize("path", [LOGIN, USERS, ROLE])
 @pytest.mark.parametrize("name", BODIES)
-async def test_a_bad_body_is_refused_without_a_line(name: str, path: str, caplog: pytest.LogCaptureFixture) -> None:
-    """NIST: protect. Deep nesting and bytes that are no UTF-8 were 500, with a trace at level error, without login."""
+async def test_body_invalid_is_refused_without_log_line(name: str, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Deep nesting and invalid UTF-8 were 500, with a traceback in the log, without login."""
     service = Service()
     method = "PUT" if path == ROLE else "POST"
     headers = JSON if path == LOGIN else JSON | ADMIN
@@ -100,8 +100,8 @@ async def test_a_bad_body_is_refused_without_a_line(name: str, path: str, caplog
     ],
 )
 @pytest.mark.parametrize("path", [LOGIN, USERS, LOGOUT])
-async def test_a_body_is_json_by_its_media_type(path: str, content_type: bytes) -> None:
-    """NIST: protect. A form of another site has one of three media types, and logged a browser in as somebody else."""
+async def test_body_needs_json_media_type(path: str, content_type: bytes) -> None:
+    """A form of another site has one of three media types, and logged a browser in as another user."""
     service = Service()
     headers = {"content-type": content_type} | ({} if path == LOGIN else ADMIN)
     status, answer = await ask(service, "POST", path, headers, b'{"token": "viewer"}')
@@ -109,7 +109,7 @@ async def test_a_body_is_json_by_its_media_type(path: str, content_type: bytes) 
 
 
 async def test_each_verb_refuses_a_form() -> None:
-    """NIST: protect. Also paths whose arguments stand in the query, and forms without a field."""
+    """Also paths with arguments in the query string, and forms without fields."""
     service = Service()
     for row in VERB_PATHS:
         if row.method != "GET":
@@ -129,8 +129,8 @@ async def test_each_verb_refuses_a_form() -> None:
         ("DELETE", f"{USERS}/ann", b"", 200),
     ],
 )
-async def test_a_page_of_another_site_changes_nothing(method: str, path: str, body: bytes, status: int) -> None:
-    """NIST: protect. Logins and logouts too: another site's page logged an operator's browser in as its own user."""
+async def test_request_of_other_site_is_refused(method: str, path: str, body: bytes, status: int) -> None:
+    """Logins and logouts too: another site's page logged an operator's browser in as its own user."""
     service = Service()
     headers = ADMIN | (JSON if body else {})
     for foreign in (
@@ -149,7 +149,7 @@ async def test_a_page_of_another_site_changes_nothing(method: str, path: str, bo
 
 
 async def test_odd_headers_and_queries_never_fail(caplog: pytest.LogCaptureFixture) -> None:
-    """NIST: protect. Whatever bytes a stranger sends in a header, a query or a body: no 5xx, no line."""
+    """For any bytes in a header, a query or a body: no 5xx, no log line."""
     caplog.set_level(logging.WARNING)
     service, draw = Service(), random.Random(5)
     names = ["cookie", "authorization", "content-type", "x-csrf", "origin", "sec-fetch-site", "host", "if-match"]

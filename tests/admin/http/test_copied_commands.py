@@ -1,4 +1,4 @@
-"""What a page offers to copy exists: each command, and each path of the API."""
+"""Commands and API paths in the dashboard's pages exist."""
 
 import re
 

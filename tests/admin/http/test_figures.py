@@ -1,4 +1,4 @@
-"""Figures of the cluster from those of its nodes: sums, first ends, and rates of two looks at one incarnation."""
+"""Metrics of the cluster from those of its nodes: sums, earliest expiry, and rates of two samples."""
 
 import math
 
@@ -27,7 +27,7 @@ def edge(at_ms: int, received: float, incarnation: int = 1) -> StatsRow:
     return row
 
 
-def test_sums_and_first_ends() -> None:
+def test_cluster_metrics_sums_and_earliest_expiry() -> None:
     storage = StatsRow(node="s", ready=False, gauges={'stratamq_sessions{state="absent"}': 7.0})
     figures = cluster_metrics_of(1_000, [edge(1_000, 0.0), storage], 3, copies_met=False)
     assert (figures.nodes, figures.nodes_ready, figures.connections, figures.sessions) == (3, 1, 4, 7)
@@ -35,8 +35,8 @@ def test_sums_and_first_ends() -> None:
     assert drops_of([edge(0, 0.0), edge(0, 0.0)]) == {"slow": 6}
 
 
-def test_a_figure_that_is_no_number_is_left_out() -> None:
-    """NIST: protect. One node that tells such ended the service: no sum of it is a whole number."""
+def test_cluster_metrics_ignore_non_finite_values() -> None:
+    """One node with such values stopped the service."""
     row = edge(1_000, math.inf)
     assert row.gauges is not None
     row.gauges |= {"stratamq_clients": math.nan, CERTIFICATES + '{listener="tls"}': math.inf}
@@ -45,8 +45,8 @@ def test_a_figure_that_is_no_number_is_left_out() -> None:
     assert drops_of([finite(row)]) == {"slow": 3}
 
 
-def test_a_rate_comes_of_two_looks_at_one_incarnation() -> None:
-    """A node that began anew adds nothing until its second look, and the hour is bounded."""
+def test_history_rate_needs_two_samples_of_one_incarnation() -> None:
+    """A restarted node adds no rate until its second sample, and the history is bounded."""
     history = MetricHistory()
     assert history.take(ClusterMetrics(), [edge(0, 100.0)]).in_per_s == 0.0
     figures = history.take(ClusterMetrics(), [edge(2_000, 300.0)])

@@ -1,4 +1,4 @@
-"""The gate of the service: as many requests of each kind as may be, and each kind keeps out its own alone."""
+"""Request admission: concurrency limits of each kind of request, independent of each other."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ def stay_of(path: str, _: bytes) -> RequestSlot:
 
 
 class Asked:
-    """Requests to a gate whose application names its caller, and lasts."""
+    """Requests to an admission whose application names its caller and takes time."""
 
     def __init__(self, requests_max: int = 4) -> None:
         self.statuses: Counter[tuple[str, str, int]] = Counter()  # (path, caller, status)
@@ -38,7 +38,7 @@ class Asked:
         await send({"type": "http.response.start", "status": status, "headers": []})
 
     async def ask(self, path: str, caller: str = "ann", address: str = "192.0.2.1", body_s: float = 0.0) -> None:
-        """Ask once; the body, if there is one, comes after a time."""
+        """Send one request; the body, if any, is sent after a delay."""
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -53,8 +53,8 @@ class Asked:
         await self.gate(scope | {"headers": headers}, receive, send)
 
 
-async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
-    """Four places of each: a caller gets the half, the third of a kind gets 503, and places are free again behind."""
+async def test_admission_limits_each_kind_separately(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
+    """Four slots of each: a caller gets half, the third request of a kind gets 503, and slots become free again."""
     del autojump_clock
     monkeypatch.setattr(request_admission, "WAITS_MAX", 4)
     monkeypatch.setattr(request_admission, "STREAMS_MAX", 4)
@@ -69,8 +69,8 @@ async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, auto
     assert asked.gate.refused == 6
 
 
-async def test_one_caller_keeps_no_other_one_out(autojump_clock: object) -> None:
-    """NIST: protect. However many one asks for: another one finds a place."""
+async def test_admission_one_caller_leaves_slots_for_others(autojump_clock: object) -> None:
+    """Regardless of one caller's requests, another one gets a slot."""
     del autojump_clock
     asked = Asked(requests_max=8)
     async with trio.open_nursery() as nursery:
@@ -83,8 +83,8 @@ async def test_one_caller_keeps_no_other_one_out(autojump_clock: object) -> None
 
 
 @pytest.mark.parametrize("addresses", [1, 16])
-async def test_slow_bodies_keep_no_caller_and_no_stranger_out(addresses: int, autojump_clock: object) -> None:
-    """NIST: protect. 400 bodies that do not come: others are served at once, and each is ended after 5 s."""
+async def test_admission_slow_bodies_block_no_other_request(addresses: int, autojump_clock: object) -> None:
+    """400 incomplete bodies: other requests are served at once, and each of them ends after 5 s."""
     del autojump_clock
     asked = Asked(requests_max=8)
     async with trio.open_nursery() as nursery:
@@ -110,7 +110,7 @@ async def test_slow_bodies_keep_no_caller_and_no_stranger_out(addresses: int, au
         ("/api/v1/nodes", b"wait_ms=5000", False),
     ],
 )
-def test_a_look_that_waits_is_told_by_its_address(path: str, query: bytes, waiting: bool) -> None:
+def test_waits_recognizes_waiting_query(path: str, query: bytes, waiting: bool) -> None:
     assert waits(path, query) is waiting
 
 
@@ -118,14 +118,14 @@ def test_a_look_that_waits_is_told_by_its_address(path: str, query: bytes, waiti
     ("pieces", "pause_s", "taken", "closes"),
     [
         ([b"{", b"}"], 0.1, 2, False),
-        ([b"{", b"}"], 6.0, 0, True),  # comes too late
-        ([b"x" * 40_000] * 9, 0.01, 4, True),  # longer than a body may be
+        ([b"{", b"}"], 6.0, 0, True),  # arrives too late
+        ([b"x" * 40_000] * 9, 0.01, 4, True),  # longer than the maximum
     ],
 )
-async def test_a_connection_stays_whose_body_nobody_read(
+async def test_admission_unread_body_keeps_connection_consistent(
     pieces: list[bytes], pause_s: float, taken: int, closes: bool, autojump_clock: object
 ) -> None:
-    """The body is taken before the answer, or the answer says that the connection ends."""
+    """The body is read before the response, or the response announces the close."""
     del autojump_clock
     waiting, heads = [*pieces], []
 
@@ -146,7 +146,7 @@ async def test_a_connection_stays_whose_body_nobody_read(
     assert (heads[0].get(b"connection") == b"close") is closes
 
 
-def test_what_stands_for_a_slash_is_no_slash_itself() -> None:
+def test_path_of_placeholder_is_not_a_slash() -> None:
     assert path_of(b"/clients/a%2Fb/x", "/clients/a/b/x") == f"/clients/a{SLASH}b/x"
     assert path_of(b"/clients/a%00b", "/clients/a\x00b") == "/clients/a\ufffdb"
     assert path_of(b"/clients/%ff%2f", "/clients/\ufffd/") == f"/clients/\ufffd{SLASH}"
@@ -159,11 +159,11 @@ def test_what_stands_for_a_slash_is_no_slash_itself() -> None:
         ([b"localhost:18083"], 200),
         ([b"127.0.0.1:1"], 200),
         ([b"[::1]:18083"], 200),
-        ([b"10.0.0.5:18083"], 200),  # where the connection came to
+        ([b"10.0.0.5:18083"], 200),  # local address of the connection
         ([b"ops.example"], 200),
         ([b"OPS.example.:443"], 200),
         ([b"a.wild.example"], 200),
-        ([], 200),  # HTTP/1.0: no browser
+        ([], 200),  # HTTP/1.0: not a browser
         ([b"evil.example:18083"], 421),
         ([b"10.0.0.6:18083"], 421),
         ([b"a.b.wild.example"], 421),
@@ -175,7 +175,7 @@ def test_what_stands_for_a_slash_is_no_slash_itself() -> None:
     ],
 )
 async def test_a_request_for_another_host_is_refused(hosts: list[bytes], status: int) -> None:
-    """NIST: protect. DNS rebinding: the page's own name is in Host. The answer names the setting."""
+    """DNS rebinding: the page's own name is in Host. The response names the setting."""
     sent: list[Any] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:

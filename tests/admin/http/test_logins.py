@@ -1,4 +1,4 @@
-"""Browsers: a code works once, a login ends by time and by its token, and guessing is slow."""
+"""Browser logins: codes work once, logins end by time and with their token, and failures are rate limited."""
 
 import hashlib
 from collections import Counter
@@ -22,7 +22,7 @@ def logins(sessions_max: int = 10) -> BrowserSessions:
 
 
 def test_a_code_logs_one_browser_in() -> None:
-    """NIST: protect. It is void once it was used, and after ten minutes."""
+    """It is invalid after its use, and after ten minutes."""
     known = logins()
     code = known.make_code(0.0)
     assert not known.take_code(0.0, "other") and known.take_code(1.0, code) and not known.take_code(1.0, code)
@@ -30,10 +30,10 @@ def test_a_code_logs_one_browser_in() -> None:
     assert not known.take_code(CODE_S, late)
 
 
-def test_a_login_ends_by_idleness_age_number_and_token() -> None:
+def test_login_ends_by_idle_time_age_count_and_token() -> None:
     known = logins(sessions_max=2)
     cookies = [known.open(0.0, "ann", OperatorRole.ADMIN, f"digest-{number}")[0] for number in range(3)]
-    assert known.find(0.0, cookies[0]) is None and len(known) == 2  # the most idle one went
+    assert known.find(0.0, cookies[0]) is None and len(known) == 2  # the most idle one was removed
     for now in range(5, 100, 5):
         assert known.find(float(now), cookies[1]) is not None
     assert known.find(100.0, cookies[1]) is None
@@ -44,8 +44,8 @@ def test_a_login_ends_by_idleness_age_number_and_token() -> None:
     assert known.find(0.0, cookie) is None
 
 
-def test_logins_of_one_token_throw_out_none_of_another() -> None:
-    """NIST: protect. At the bound the token with most logins loses its most idle one."""
+def test_logins_of_one_token_evict_none_of_another() -> None:
+    """At the bound the token with most logins loses its most idle one."""
     known = logins(sessions_max=10)
     admin, _ = known.open(0.0, "root", OperatorRole.ADMIN, "digest of root")
     viewers = [known.open(0.0, "guest", OperatorRole.VIEWER, "digest of guest")[0] for _ in range(1_100)]
@@ -53,8 +53,8 @@ def test_logins_of_one_token_throw_out_none_of_another() -> None:
     assert [known.find(1.0, cookie) is not None for cookie in viewers[-10:]] == [False] + [True] * 9
 
 
-async def test_wrong_tokens_delay_no_right_one() -> None:
-    """NIST: protect. Failures of an address, and of all, are answered 429; a right token is taken meanwhile."""
+async def test_wrong_tokens_do_not_delay_valid_one() -> None:
+    """Failures of an address, and of all, get 429; a valid token is still accepted."""
 
     async def check(digest: str) -> dict[str, Any] | None:
         return RECORD if digest == GOOD else None
@@ -75,8 +75,8 @@ def asking(method: str = "GET", bearer: str = "", cookie: str = "", forgery: str
     return Request(method, "192.0.2.1", authorization, f"stratamq={cookie}" if cookie else "", forgery, None)
 
 
-async def test_nobody_gets_in_by_a_token_that_ended_or_was_revoked() -> None:
-    """NIST: protect. Both look like one that never was, and a cookie falls with its token."""
+async def test_expired_or_revoked_token_is_refused() -> None:
+    """Both look like an unknown token, and a cookie ends with its token."""
     tokens = {"good": RECORD}
     utc = [0.0]
 
@@ -106,8 +106,8 @@ async def test_nobody_gets_in_by_a_token_that_ended_or_was_revoked() -> None:
         await callers.find(asking(cookie=cookie))
 
 
-async def test_failed_logins_are_slowed_by_address() -> None:
-    """NIST: protect. Five a second; another address goes on."""
+async def test_failed_logins_are_rate_limited_by_address() -> None:
+    """Five per second; another address is not affected."""
 
     async def nothing(digest: str) -> dict[str, Any] | None:
         assert digest
@@ -133,10 +133,10 @@ async def test_failed_logins_are_slowed_by_address() -> None:
         ("https://admin:18083", "same-origin", False),
         ("https://evil.example", "", True),
         ("https://admin", "", True),  # another port is another site
-        ("null", "", True),  # a page that hides where it is from
+        ("null", "", True),  # a page that hides its origin
         ("", "cross-site", True),
         ("https://admin:18083", "same-site", True),
     ],
 )
-def test_a_page_of_another_site_is_known_by_its_headers(origin: str, site: str, foreign: bool) -> None:
+def test_is_foreign_by_browser_headers(origin: str, site: str, foreign: bool) -> None:
     assert is_foreign(origin, site, "admin:18083") is foreign

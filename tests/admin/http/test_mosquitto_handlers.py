@@ -1,4 +1,4 @@
-"""Mosquitto's forms: its 23 topics from the figures of nodes, and a listener in its words."""
+"""Mosquitto's formats: its 23 topics from the nodes' metrics, and a listener."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from admin.http.mosquitto_handlers import to_mosquitto_listener, tree_of
 from wire.messages.client_rows import ListenerRow
 from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 
-# What Mosquitto's own test of its HTTP API expects, without memory tracking.
+# Expected values of Mosquitto's own HTTP API test, without memory tracking.
 CLIENTS = {f"clients/{name}" for name in ("total", "maximum", "disconnected", "connected", "expired")}
 STORED = {"messages/stored", "store/messages/bytes", "retained messages/count", "subscriptions/count", "uptime"}
 BOTH = {f"{name}/{way}" for name in ("messages", "bytes", "publish/bytes") for way in ("received", "sent")}
@@ -47,13 +47,13 @@ STORAGE = StatsRow(
 
 
 def test_the_topics_of_mosquitto_and_no_other() -> None:
-    """Edges and storage nodes together; each is a number, as Mosquitto's. Two were null."""
+    """Edges and storage nodes together; all are numbers, as in Mosquitto. Two were null."""
     unsent = [
         SlowSubscriberRow(client_id="a", by="unsent", value=70.0),
         SlowSubscriberRow(client_id="b", by="unsent", value=30.0),
     ]
-    told = tree_of([EDGE, STORAGE], 61_000, 3, unsent)
-    tree = {name.removeprefix("$SYS/broker/"): value for name, value in told.items()}
+    values = tree_of([EDGE, STORAGE], 61_000, 3, unsent)
+    tree = {name.removeprefix("$SYS/broker/"): value for name, value in values.items()}
     assert set(tree) == CLIENTS | STORED | BOTH | PUBLISHED | REST and len(tree) == 23
     assert all(isinstance(value, int) for value in tree.values())
     assert (tree["packet/out/count"], tree["packet/out/bytes"]) == (2, 100)
@@ -69,7 +69,7 @@ def test_the_topics_of_mosquitto_and_no_other() -> None:
 
 
 def test_listeners_by_port_or_path() -> None:
-    """A listener at a path of the host has `path` in the place of `port`, as Mosquitto's has."""
+    """A Unix socket listener has `path` instead of `port`, as in Mosquitto."""
     ws = ListenerRow(kind="ws", bind="[::1]:8083", tls=True, client_certificates=True, anonymous=False)
     assert msgspec.to_builtins(to_mosquitto_listener(ws)) == {
         "port": 8083,

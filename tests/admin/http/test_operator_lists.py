@@ -1,4 +1,4 @@
-"""Operators who come with a certificate: one that its authority revoked is nobody's, from the next request on."""
+"""Operators with a revoked certificate are refused from the next request on."""
 
 import datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ ANN = Caller("ann", OperatorRole.OPERATOR, "certificate")
 
 
 class Site:
-    """An authority of nodes and operators, and a file of what it revoked."""
+    """An authority of nodes and operators, and its revocation list."""
 
     def __init__(self, folder: Path) -> None:
         self.tls = folder / "tls"
@@ -44,8 +44,8 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.mark.parametrize("setting", ["admin.client_crl_files", "node.crl_files"])
-def test_a_revoked_certificate_is_nobodys(site: Site, setting: str) -> None:
-    """NIST: protect. By lists of its own, or by those of links, where nodes and operators have one authority."""
+def test_revoked_operator_certificate_is_refused(site: Site, setting: str) -> None:
+    """By its own lists, or by those of links if nodes and operators share an authority."""
     site.revoke()
     lists = OperatorLists()
     config = site.config(f"admin.client_ca={site.node.authority}", f"{setting}={site.file}")
@@ -56,7 +56,7 @@ def test_a_revoked_certificate_is_nobodys(site: Site, setting: str) -> None:
     assert not files.problem() and caller_of("test", [site.ann], lists.refusal) is None
 
 
-def test_a_stale_list_lets_nobody_in(site: Site) -> None:
+def test_stale_list_refuses_all_certificates(site: Site) -> None:
     site.revoke(days=(-1, 1))
     now = datetime.datetime.now(datetime.UTC).timestamp()
     lists = OperatorLists(lambda: now + 2 * 86_400)
@@ -64,8 +64,8 @@ def test_a_stale_list_lets_nobody_in(site: Site) -> None:
     assert caller_of("test", [site.ann], lists.refusal) is None
 
 
-def test_lists_of_another_authority_are_not_those_of_operators(site: Site, tmp_path: Path) -> None:
-    """Lists of links say nothing of operators of another authority; a list that is not theirs refuses the start."""
+def test_lists_of_other_authority_do_not_apply(site: Site, tmp_path: Path) -> None:
+    """Lists of links do not apply to operators of another authority; a list of a wrong authority refuses the start."""
     site.revoke("ann")
     other = Site(tmp_path / "other")
     lists = OperatorLists()

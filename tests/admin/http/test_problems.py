@@ -1,4 +1,4 @@
-"""Problems of the service: each says what to do, and an address with an unknown parameter is one."""
+"""Problems of the service: each has a remedy, and an unknown parameter is one."""
 
 import ast
 from pathlib import Path
@@ -20,12 +20,12 @@ HTTP = Path(__file__).parents[3] / "admin" / "http"
 async def handler(
     client_id: str, dry_run: bool = False, at: Annotated[str, HeaderParameter(name="If-Match")] = "", limit: int = 1
 ) -> None:
-    """Stand for any path."""
+    """Placeholder for any path."""
     del client_id, dry_run, at, limit
 
 
-def test_each_problem_says_what_to_do() -> None:
-    """`do` of a wrong key, limit or path was empty."""
+def test_problems_have_remedies() -> None:
+    """`do` was empty for a wrong key, limit or path."""
     for path in sorted(HTTP.glob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Problem"):
@@ -38,8 +38,8 @@ def test_each_problem_says_what_to_do() -> None:
     assert of_reply("no such thing; mend it", ExitCode.FAILED, changes=True).body("")["do"] == "mend it"
 
 
-def test_a_query_that_nobody_answers_is_no_wrong_request() -> None:
-    """Without a router the answer was 503 with the code of a wrong request."""
+def test_query_without_router_is_not_ready() -> None:
+    """Without a router the response was 503 with the code of a wrong request."""
     late = refused(UserError("no router answers", ExitCode.NOT_READY))
     assert (late.status, late.code) == (503, "not_ready") and late.do and late.retry_s
     assert refused(UserError("no column 'x'", ExitCode.USAGE)).code == "bad_request"

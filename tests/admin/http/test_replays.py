@@ -1,4 +1,4 @@
-"""A repeated change gets the first answer, and only its own caller's."""
+"""A repeated change gets the first response, for the same caller only."""
 
 import pytest
 
@@ -8,10 +8,10 @@ from admin.http.problems import Problem
 ANSWER = StoredResponse(200, b"{}")
 
 
-def test_the_first_answer_is_given_again() -> None:
+def test_replay_returns_first_response() -> None:
     replays = Replays()
     assert replays.begin(0.0, "ann", "k", "digest") is None
-    with pytest.raises(Problem, match="under way"):
+    with pytest.raises(Problem, match="in progress"):
         replays.begin(0.0, "ann", "k", "digest")
     replays.end("ann", "k", ANSWER)
     assert replays.begin(1.0, "ann", "k", "digest") is ANSWER
@@ -21,7 +21,7 @@ def test_the_first_answer_is_given_again() -> None:
     assert replays.begin(KEPT_S, "ann", "k", "other") is None
 
 
-def test_what_failed_may_be_tried_again() -> None:
+def test_replay_failed_request_can_be_retried() -> None:
     replays = Replays()
     assert replays.begin(0.0, "ann", "k", "digest") is None
     replays.end("ann", "k", None)
@@ -31,8 +31,8 @@ def test_what_failed_may_be_tried_again() -> None:
             replays.begin(0.0, "ann", key, "digest")
 
 
-def test_no_key_is_forgotten_before_its_time() -> None:
-    """A repeat of a forgotten one would be carried out twice: a caller with too many gets 429, others go on."""
+def test_replay_keys_are_stored_for_full_lifetime() -> None:
+    """A repeat after removal would run twice: a caller with too many keys gets 429, others do not."""
     replays = Replays()
     for number in range(KEYS_CALLER_MAX):
         assert replays.begin(0.0, "ann", f"k{number}", "digest") is None

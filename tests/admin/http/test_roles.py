@@ -1,4 +1,4 @@
-"""Who may ask which path of the service: each verb and each list with each role, and what is refused is noted."""
+"""Authorization of the service's paths: each verb and each list with each role; refusals are recorded."""
 
 import hashlib
 import itertools
@@ -30,14 +30,14 @@ VERB_PATHS = [row for row in PATHS if row.verb not in OWN]
 
 
 class Service:
-    """The application with a cluster that carries everything out and knows no row."""
+    """The application with a cluster that accepts every verb and has no rows."""
 
     def __init__(self) -> None:
         self.carried: list[str] = []
         self.noted: list[AuditRecord] = []
         self.asked: dict[str, Any] = {}  # arguments of the last verb
         logins = BrowserSessions(100.0, 100.0, 10, lambda: "secret")
-        clock = itertools.count()  # one second a look at it: failed logins slow nobody down
+        clock = itertools.count()  # one second per reading: failed logins are not rate limited
         callers = Callers(logins, self.check, lambda: float(next(clock)), lambda: 0.0, is_https=False)
         routes: Any = [Router(BASE, route_handlers=[*verb_handlers(self.carry), *row_handlers(self.cluster)])]
         application = make_application("c", "1", callers, routes, 60.0, False, note=self.noted.append)
@@ -64,7 +64,7 @@ class Service:
 
 @pytest.mark.parametrize("role", ["", *ROLES])
 async def test_a_verb_wants_its_role(role: str) -> None:
-    """NIST: protect. Nobody gets 401, a role that is too low 403 and a line in the audit; no verb is carried out."""
+    """401 without a caller, 403 and an audit record for a role that is too low; no verb runs."""
     service = Service()
     for row in VERB_PATHS:
         wanted = VERBS[row.verb].role
@@ -94,7 +94,7 @@ async def test_a_list_wants_its_role(role: str) -> None:
     "name", ["a/b", "/", "a//b/", "a b", "a%2Fb", "\u00e4\u2028/\U0001f600", "queue", "a/queue", "?x=1&y", "#"]
 )
 async def test_a_client_is_found_whatever_its_name_has(name: str) -> None:
-    """One with a slash was 404, for each path that names a client."""
+    """A name with a slash was 404 in each path of a client."""
     service = Service()
     for method, end in (("DELETE", "/sessions/{}"), ("DELETE", "/sessions/{}/queue"), ("POST", "/sessions/{}/expire")):
         assert await service.ask(method, end.format(quote(name, safe="")), "admin") == 200, end
