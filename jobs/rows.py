@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from jobs.spark import limit_listing_tasks
 from wire.sstable.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def read_runs(spark: SparkSession, uris: Sequence[str], *, damaged: bool = False
     """
     if not uris:
         return spark.range(0).select([F.lit(None).cast(f.dataType).alias(f.name) for f in SCHEMA.fields])
+    limit_listing_tasks(spark, len(uris))
     reader = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true")
     if damaged:
         reader = reader.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")

@@ -29,15 +29,21 @@ __all__ = [
     "close_session",
     "could_not_run",
     "fit_to_size",
+    "limit_listing_tasks",
     "open_session",
     "report_stage",
+    "shuffle_tasks",
+    "tasks_max",
     "unavailable_reason",
 ]
 
-SMALL_ROWS = 200_000  # up to here, compiling Spark's plans costs more than interpreting them
-# Also fewer tasks: with few rows, the start of a task dominates.
+SMALL_ROWS = 200_000  # up to here compiling Spark's plans costs more than interpreting them
+ROWS_PER_TASK = 250_000  # of a shuffle, 40 MB of about 150 B each
+ROWS_PER_TASK_MIN = 25_000  # below that another core gains less than the start of its task costs
+FILES_PER_LISTING_TASK = 100
+_TASKS = "spark.sql.shuffle.partitions"
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SMALL = {
-    "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",  # re-planning after each stage took a third of an audit
@@ -103,8 +109,7 @@ def open_session(
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "ERROR",
-                "spark.sql.icu.caseMappings.enabled": "false",  # only hexadecimal digits are lowered; ICU loads slowly
-                "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
+                "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits alone are lowered; ICU loads long
                 **({"spark.driver.extraJavaOptions": _SMALL_JVM} if small else {}),
                 **(settings or {}),
             }
@@ -116,7 +121,10 @@ def open_session(
 
 
 def fit_to_size(session: SparkSession, rows: int) -> None:
-    """Configure the session for a small input, or restore its initial settings; results are the same."""
+    """Set the plans and the tasks of a shuffle for an input of so many rows: the result is the same.
+
+    A number of tasks that the session was started with is an upper bound.
+    """
     started_with = session.sparkContext.getConf()
     for name, small in _SMALL.items():
         value = small if rows <= SMALL_ROWS else started_with.get(name)
@@ -124,6 +132,31 @@ def fit_to_size(session: SparkSession, rows: int) -> None:
             session.conf.unset(name)
         else:  # unset would restore Spark's default, not the session's initial value
             session.conf.set(name, value)
+    tasks = shuffle_tasks(rows, session.sparkContext.defaultParallelism, tasks_max(session))
+    session.conf.set(_TASKS, str(tasks))
+
+
+def shuffle_tasks(rows: int, cores: int, most: int | None = None) -> int:
+    """Return the number of tasks of a shuffle of so many rows, at least 1 and at most ``most``.
+
+    Spark's default of 200 is too much for a million rows, as a task takes 0.1 s by itself, and too little for 10^9.
+    """
+    if rows <= SMALL_ROWS:
+        return 1
+    wanted = max(rows // ROWS_PER_TASK + 1, min(cores, rows // ROWS_PER_TASK_MIN))
+    return wanted if most is None else min(wanted, most)
+
+
+def tasks_max(session: SparkSession) -> int | None:
+    """Return the spark.sql.shuffle.partitions that the session was started with, None without."""
+    most = session.sparkContext.getConf().get(_TASKS)
+    return None if most is None else int(most)
+
+
+def limit_listing_tasks(session: SparkSession, files: int) -> None:
+    """Set the tasks that look up so many files before they are read; Spark's default is a task per file."""
+    if session.sparkContext.getConf().get(_LISTING_TASKS) is None:
+        session.conf.set(_LISTING_TASKS, str(files // FILES_PER_LISTING_TASK + 1))
 
 
 def close_session() -> None:

@@ -21,7 +21,7 @@ from jobs.removed_entries import merge_ranges
 from jobs.replica_rules import replica_differs
 from jobs.report_tables import collect_tables
 from jobs.rows import crc_matches, literal_frame, read_runs
-from jobs.spark import fit_to_size
+from jobs.spark import fit_to_size, tasks_max
 from jobs.spark_facts import measure
 from wire.sstable.schema import RowKind
 
@@ -32,6 +32,7 @@ __all__ = ["SparkAudit"]
 
 TASKS_PER_SHUFFLE = 4  # partitions differ in size: several tasks per core balance the load
 SESSIONS_BROADCAST_MAX = 1_000_000
+_COALESCE = "spark.sql.adaptive.coalescePartitions.enabled"
 
 
 class SparkAudit:
@@ -48,9 +49,9 @@ class SparkAudit:
         """Prepare the session for this number of rows in files and ledgers."""
         self._replicas, self._stores = replicas, stores
         self._spark.conf.set("spark.sql.adaptive.enabled", "true")
-        # Coalescing would leave the cached rows in one or two partitions, and later rules on one core.
-        self._spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        # The cached rows are partitioned: windows, groups and joins with partition among their keys need no shuffle.
+        # Coalescing would leave the cached rows in one or two partitions, and all rules after it to one core.
+        self._spark.conf.set(_COALESCE, "false")
+        # The cached rows lie by partition: windows, groups and joins that have partition among their keys stay there.
         self._spark.conf.set("spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "false")
         self._spark.conf.set("spark.sql.requireAllClusterKeysForCoPartition", "false")
         fit_to_size(self._spark, rows)
@@ -99,7 +100,10 @@ class SparkAudit:
     def read(self, *, skip_bad: bool) -> None:
         """Cache the rows for the rules, with one shuffle by partition for all of them."""
         versions = self._versions(skip_bad)
-        tasks = TASKS_PER_SHUFFLE * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
+        partitions = len({f.partition for r in self._replicas for f in r.files})
+        by_size = int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
+        tasks = TASKS_PER_SHUFFLE * max(1, min(by_size, partitions))  # tasks beyond the partitions have no rows
+        tasks = min(tasks, tasks_max(self._spark) or tasks)
         newest = versions.repartition(tasks, "partition").transform(store_rules.newest_versions)
         sessions = sum(f.kinds.get(str(int(RowKind.SESSION)), 0) for r in self._replicas for f in r.files)
         broadcast = sessions <= SESSIONS_BROADCAST_MAX
@@ -215,6 +219,7 @@ class SparkAudit:
 
     def tables(self, newest: Mapping[int, int], now_ms: int) -> dict[str, list[dict[str, Any]]]:
         """Return the small tables of the report, from one replica of each partition."""
+        self._spark.conf.set(_COALESCE, "true")  # the cached rows are in place; what is shuffled now is a few groups
         return collect_tables(self._newest_copies(newest), now_ms)
 
     def close(self) -> None:

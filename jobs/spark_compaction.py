@@ -38,7 +38,6 @@ class SparkMerge:
     def __init__(self, spark: SparkSession, source: FileSystem, target: FileSystem) -> None:
         self._spark, self._source, self._target = spark, source, target
         self._ring_partitions = 0
-        self._ring_partitions = 0
 
     def start(self, rows: int, partitions: int) -> None:
         """Prepare for an input of this size and a ring with this number of partitions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from bench import jobs_store
 from jobs.bundle import bundle
 from jobs.cli import app
 from jobs.compaction import run_compact
 from jobs.files import HadoopFiles, local_rows, newest_with_bytes
 from jobs.selection import CompactionPolicy
-from jobs.spark import SMALL_ROWS, fit_to_size
+from jobs.spark import SMALL_ROWS, fit_to_size, shuffle_tasks
 from tests.free_ports import free_port
 from tests.jobs.generator import NOW_MS, generate
 from tests.patience import PATIENCE_S
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent.parent
+TASKS_MAX = 250  # of a job over 16 partitions: about 30 stages
 
 
 def test_missing_java_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,6 +93,23 @@ def test_small_input_disables_code_generation(spark: SparkSession, tmp_path: Pat
     assert local_rows(["hdfs:///somewhere"]) is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "cores", "most", "tasks"),
+    [
+        (SMALL_ROWS, 64, None, 1),
+        (1_000_000, 2, None, 5),
+        (1_000_000, 1_000, None, 40),  # no more tasks than have something to do
+        (1_000_000_000, 64, None, 4_001),  # few enough rows for the memory of a task
+        (1_000_000_000, 64, 200, 200),
+        (1_000_000, 2, 4, 4),
+        (1_000_000, 2, 800, 5),
+    ],
+)
+def test_tasks_of_a_shuffle_follow_the_rows(rows: int, cores: int, most: int | None, tasks: int) -> None:
+    """A setting of the user is an upper bound."""
+    assert shuffle_tasks(rows, cores, most) == tasks
+
+
 def test_hadoop_file_system_publishes_once(spark: SparkSession, tmp_path: Path) -> None:
     """The same operations through the JVM: read, hash in executors, publish without overwriting."""
     generate(tmp_path, 2, generations=1, operations=40, partitions=2)
@@ -126,11 +146,14 @@ def test_compaction_through_hadoop_file_system(
 
 @pytest.mark.slow
 def test_spark_submit_with_an_unmodified_cluster(tmp_path: Path) -> None:
-    """Compact and audit on a master with two workers, executors without our packages or Python."""
+    """Compact and audit by spark-submit on a master with two workers, executors without our packages or Python.
+
+    The number of tasks follows the rows, not Spark's 200 for each shuffle and one for each file.
+    """
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    generate(tmp_path / "in", 4, operations=60, partitions=2)
+    jobs_store.generate(tmp_path / "in", 2 * SMALL_ROWS)
     bundle(tmp_path / "stratamq-jobs.zip")
     environment = {"PATH": os.environ["PATH"], "SPARK_HOME": str(home), "PYSPARK_PYTHON": "/no/python/in/executors",
                    "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "HOME": str(tmp_path),
@@ -140,29 +163,39 @@ def test_spark_submit_with_an_unmodified_cluster(tmp_path: Path) -> None:
         master = _start_standalone(home, environment, daemons, tmp_path)
         submit = [
             *(str(home / "bin" / "spark-submit"), "--master", master, "--conf", "spark.ui.enabled=false"),
-            *(
-                "--conf",
-                "spark.driver.host=127.0.0.1",
-                "--conf",
-                "spark.sql.shuffle.partitions=4",
-                "--py-files",
-                str(tmp_path / "stratamq-jobs.zip"),
-            ),
+            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.eventLog.enabled=true"),
+            *("--conf", f"spark.eventLog.dir=file://{tmp_path}/events", "--conf", "spark.eventLog.compress=false"),
+            *("--py-files", str(tmp_path / "stratamq-jobs.zip")),
         ]
+        (tmp_path / "events").mkdir()
         store, out = f"file://{tmp_path}/in", f"file://{tmp_path}/out"
-        compact = [str(ROOT / "jobs" / "compact.py"), "--input", store, "--output", out, "--now", str(NOW_MS)]
-        for words in (compact, [str(ROOT / "jobs" / "audit.py"), "--input", out, "--output", f"{out}/report"]):
+        now = str(jobs_store.NOW_MS)
+        compact = [str(ROOT / "jobs" / "compact.py"), "--input", store, "--output", out, "--now", now]
+        audit = [str(ROOT / "jobs" / "audit.py"), "--input", out, "--output", f"{out}/report"]
+        for words in (compact, audit):
             done = subprocess.run(
                 [*submit, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
             )
             assert done.returncode == 0, done.stderr[-3000:]
+            tasks = _tasks_of_stages(max((tmp_path / "events").iterdir()))
+            assert max(tasks) <= jobs_store.PARTITIONS and sum(tasks) < TASKS_MAX, tasks
     finally:
         for daemon in daemons:
             daemon.terminate()
             daemon.wait(PATIENCE_S)
     assert verify_manifest(tmp_path / "out") == []
-    assert [f.level for f in read_manifest(tmp_path / "out").files] == [1, 1]
+    compacted = read_manifest(tmp_path / "out")
+    assert compacted.totals["rows"] > SMALL_ROWS  # below, the audit has one task for each shuffle
+    assert [f.level for f in compacted.files] == [1] * jobs_store.PARTITIONS
     assert (tmp_path / "out" / "report" / "report.html").stat().st_size > 5_000
+
+
+def _tasks_of_stages(log: Path) -> list[int]:
+    """Return the number of tasks of each stage that an application completed, from its event log."""
+    lines = [line for part in sorted(log.glob("events_*")) for line in part.read_text().splitlines()]
+    return [
+        json.loads(line)["Stage Info"]["Number of Tasks"] for line in lines if '"SparkListenerStageCompleted"' in line
+    ]
 
 
 def _start_standalone(
