@@ -15,7 +15,7 @@ from jobs.files import LocalFiles
 from jobs.local_rows import crc_matches, measure_rows, read_rows, row_hash
 from jobs.merge_counts import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
 from jobs.merge_engine import DamagedRow
-from jobs.removed_entries import merge_ranges
+from jobs.removed_entries import Range, merge_ranges
 from jobs.selection import SelectedPartitions
 from jobs.spark import report_stage
 from wire.sstable.manifest import FileEntry
@@ -51,6 +51,8 @@ class LocalMerge:
 
     def __init__(self, source: LocalFiles, target: LocalFiles) -> None:
         self._source, self._target = source, target
+        self._expired: dict[int, int] = {}  # by complete partition, of the last merge
+        self._expired_ranges: dict[int, list[Range]] = {}
 
     def start(self, rows: int, partitions: int) -> None:
         """Do nothing: ``merge`` reads each partition."""
@@ -62,6 +64,7 @@ class LocalMerge:
         counts = MergeCounts(by_fate=dict.fromkeys(FATES, 0))
         (self._target.root / folder).mkdir(parents=True)
         finished = 0
+        self._expired, self._expired_ranges = {}, {}
         for chosen in selected:
             rows = [row for entry in chosen.files for row in read_rows(self._source.path(entry.path))]
             for row in rows:
@@ -71,7 +74,11 @@ class LocalMerge:
                 counts.partition_squares += row[_PARTITION] ** 2
                 counts.bad += not crc_matches(row)
             rows.sort(key=_version_order)
-            sessions = _finished_sessions(rows, now_ms) if remove_by_session and chosen.complete else {}
+            sessions = _finished_sessions(rows, now_ms) if chosen.complete else {}
+            if chosen.complete:
+                self._note_expired(chosen.partition, rows, sessions, now_ms)
+            if not remove_by_session:
+                sessions = {}
             finished += len(sessions)
             kept = []
             for _, versions in groupby(rows, key=itemgetter(_KEY)):
@@ -132,37 +139,30 @@ class LocalMerge:
         return {path: facts for path, facts in found.items() if facts is not None}
 
     def count_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, int]:
-        """Return the number of expired queue entries of each complete partition."""
-        expired: dict[int, set[bytes]] = {}
-        for chosen in selected:
-            for entry in chosen.files if chosen.complete else ():
-                for row in read_rows(self._source.path(entry.path)):
-                    if row[_KIND] == RowKind.QUEUED and 0 < row[_EXPIRY_MS] <= now_ms:
-                        expired.setdefault(chosen.partition, set()).add(row[_KEY])
-        return {partition: len(found) for partition, found in expired.items()}
+        """Return the number of expired queue entries of each complete partition, as the merge noted it."""
+        return {chosen.partition: self._expired[chosen.partition] for chosen in selected if chosen.complete}
 
-    def list_expired(
-        self, selected: Sequence[SelectedPartitions], now_ms: int
-    ) -> dict[int, list[tuple[int, int, int]]]:
-        """Return expired entries, and those of expired sessions, as ranges: session, first and last session_seq."""
-        found: dict[int, list[tuple[int, int, int]]] = {}
-        for chosen in selected:
-            if not chosen.complete:
-                continue
-            rows = [row for entry in chosen.files for row in read_rows(self._source.path(entry.path))]
-            rows.sort(key=_version_order)
-            sessions = _finished_sessions(rows, now_ms)
-            over = {number: one for number, one in sessions.items() if _has_expired(one, now_ms)}
-            ranges = [
-                (row[_SESSION_ID], row[_SESSION_SEQ], row[_SESSION_SEQ])
-                for row in rows
-                if row[_KIND] == RowKind.QUEUED and (0 < row[_EXPIRY_MS] <= now_ms or row[_SESSION_ID] in over)
-            ]
-            for number, one in over.items():
-                ranges += [(number, 0, one.acked_up_to)] if one.acked_up_to is not None else []
-                ranges += [(number, seq, seq) for seq in one.acked_gaps]
-            found[chosen.partition] = merge_ranges(ranges)
-        return found
+    def list_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, list[Range]]:
+        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        return {chosen.partition: self._expired_ranges[chosen.partition] for chosen in selected if chosen.complete}
+
+    def _note_expired(self, partition: int, rows: list[Row], sessions: dict[int, _Session], now_ms: int) -> None:
+        """Keep what ``count_expired`` and ``list_expired`` return: reading the files costs more than the merge."""
+        over = {number: one for number, one in sessions.items() if _has_expired(one, now_ms)}
+        keys: set[bytes] = set()
+        ranges: list[Range] = []
+        for row in rows:
+            if row[_KIND] == RowKind.QUEUED:
+                has_expired = 0 < row[_EXPIRY_MS] <= now_ms
+                if has_expired:
+                    keys.add(row[_KEY])
+                if has_expired or row[_SESSION_ID] in over:
+                    ranges.append((row[_SESSION_ID], row[_SESSION_SEQ], row[_SESSION_SEQ]))
+        for number, one in over.items():
+            ranges += [(number, 0, one.acked_up_to)] if one.acked_up_to is not None else []
+            ranges += [(number, seq, seq) for seq in one.acked_gaps]
+        self._expired[partition] = len(keys)
+        self._expired_ranges[partition] = merge_ranges(ranges)
 
 
 def _finished_sessions(rows: list[Row], now_ms: int) -> dict[int, _Session]:

@@ -13,37 +13,49 @@ from typing import Any
 from jobs.facts import MeasuredFacts
 from wire.sstable.schema import COLUMN_INDEX, Row, arrow_schema
 
-__all__ = ["BATCH_ROWS", "crc_matches", "measure_rows", "read_rows", "row_hash"]
+__all__ = ["BATCH_ROWS", "batch_rows", "crc_matches", "measure_rows", "read_rows", "row_hash"]
 
 BATCH_ROWS = 20_000  # decoded at a time
 _KEY, _SEQ, _VALUE, _CRC = (COLUMN_INDEX[name] for name in ("key", "seq", "value", "crc"))
-_PARTITION, _KIND, _TOMBSTONE, _EXPIRY_MS, _EPOCH = (
-    COLUMN_INDEX[name] for name in ("partition", "kind", "tombstone", "expiry_ms", "epoch")
+_PARTITION, _KIND, _TOMBSTONE, _EXPIRY_MS, _EPOCH, _ACKED_GAPS = (
+    COLUMN_INDEX[name] for name in ("partition", "kind", "tombstone", "expiry_ms", "epoch", "acked_gaps")
 )
 
 
-def read_rows(path: Path, *, damaged: bool = False) -> Iterator[Row]:
+def read_rows(path: Path, *, damaged: bool = False, batches: list[Any] | None = None) -> Iterator[Row]:
     """Yield the rows of a file in their order.
 
     Args:
-        damaged: End without an error where a changed file becomes unreadable.
+        damaged: End silently where a changed file cannot be read further.
+        batches: Takes the Arrow batches too, for ``batch_rows``.
     Raises:
         OSError: The file cannot be read (pyarrow's own errors are converted).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    schema = arrow_schema()
     try:
-        with pq.ParquetFile(path) as file:
-            missing = [name for name in COLUMN_INDEX if name not in file.schema_arrow.names]
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            missing = [name for name in COLUMN_INDEX if name not in names]
             if missing:
                 raise OSError(f"{path}: no column {missing[0]}")
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(COLUMN_INDEX)):
-                table = pa.Table.from_batches([batch]).select(list(COLUMN_INDEX)).cast(arrow_schema())
-                yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+            # Threads pay for large row groups only; many small files are what this engine is for.
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(COLUMN_INDEX), use_threads=False):
+                if not batch.schema.equals(schema):
+                    batch = pa.Table.from_batches([batch]).select(list(COLUMN_INDEX)).cast(schema)
+                if batches is not None:
+                    batches.append(batch)
+                yield from batch_rows(batch)
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError also covers damaged UTF-8
         if not damaged:
             raise error if isinstance(error, OSError) else OSError(f"{path}: {error}") from error
+
+
+def batch_rows(batch: Any) -> Iterator[Row]:
+    """Return the rows of an Arrow batch in SSTable columns."""
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def crc_matches(row: Row) -> bool:
@@ -55,8 +67,9 @@ def crc_matches(row: Row) -> bool:
 
 
 def row_hash(row: Row) -> int:
-    """Return a hash over all columns; the xor over rows is a digest within this process."""
-    return hash(tuple(tuple(value) if isinstance(value, list) else value for value in row))
+    """Return a hash over every column; the xor over rows is a digest within this process."""
+    gaps = row[_ACKED_GAPS]  # the only list
+    return hash(row if gaps is None else (*row[:_ACKED_GAPS], tuple(gaps), *row[_ACKED_GAPS + 1 :]))
 
 
 def measure_rows(rows: Iterator[Row], expired_at_ms: int, *, keep: list[Row] | None = None) -> MeasuredFacts | None:
