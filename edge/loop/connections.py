@@ -6,8 +6,8 @@ owns the sockets.
 States of a connection, their conditions, and the transitions:
 
 attached: ``version`` 0, no ``peer``:
-    The shell handles the first bytes (PROXY, TLS, WebSocket). ``silence_ns`` runs from accept, whatever
-    arrives. Only CONNECT or HELLO is accepted.
+    The shell handles the first bytes (PROXY, TLS, WebSocket). ``silence_ns`` runs from accept, regardless of input.
+    Only CONNECT or HELLO is accepted.
     -> open; closed.
 open: ``version`` 3 to 5, or a ``peer``:
     ``open_session`` sets its limits. ``partial`` holds bytes that were read and not parsed, less than one
@@ -144,7 +144,7 @@ class Connections(LoopState):
         """Process received bytes; while ``conn.parked`` only within ``reads_ahead``, after a close none."""
         if conn.closed:
             return
-        # Before CONNECT or HELLO the timeout runs from accept, whatever arrives.
+        # Before CONNECT or HELLO the timeout runs from accept, regardless of input.
         if conn.version != 0 or conn.peer is not None:
             conn.heard_ns = self.now_ns
         self.bytes_in += len(data)

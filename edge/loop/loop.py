@@ -415,7 +415,7 @@ class Loop(Sockets):
         if conn.is_link or conn.filter is not None or conn.parked != 0:
             hot.feed(conn, bytes(self.view[kept:total]))
             return
-        if conn.version != 0:  # before CONNECT the timeout runs from accept, whatever arrives
+        if conn.version != 0:  # before CONNECT the timeout runs from accept, regardless of input
             conn.heard_ns = hot.now_ns
         hot.bytes_in += count
         if cython.compiled:  # pragma: no cover

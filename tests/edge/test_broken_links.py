@@ -68,7 +68,7 @@ def test_malformed_frame_directly_behind_the_hello() -> None:
 
 
 def test_slow_handshake_is_closed() -> None:
-    """The timeout of HELLO runs from accept, whatever arrives."""
+    """The timeout of HELLO runs from accept, regardless of input."""
     edge = Edge()
     options = ConnOptions(connect_timeout_ns=4_000_000_000)
     conn = edge.core.hot.attach(-1, LINK, options, edge.ns)

@@ -37,7 +37,7 @@ def test_expensive_filters_void_only_topics_of_their_depth() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_answers_matched_by_a_filter_are_void(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the limits and the state of the sweep: an older answer is void, a newer one is valid."""
+    """For all limits and sweep states: an older answer is void, a newer one is valid."""
     monkeypatch.setattr(invalidations, "FILTERS_MAX", 12)
     monkeypatch.setattr(invalidations, "VISITS_MAX", 6)
     monkeypatch.setattr(invalidations, "LEVELS_MAX", 4)

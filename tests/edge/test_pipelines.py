@@ -39,7 +39,7 @@ def test_retained_messages_are_pipelined() -> None:
 
 
 def test_retained_messages_are_sent_in_the_order_received() -> None:
-    """Whatever the order of their partitions' answers."""
+    """Their partitions may answer in any order."""
     edge, session, publisher, stores = piped("a", "b", "c")
     stores.waiting[2](0)
     stores.waiting[1](0)
@@ -195,7 +195,7 @@ def test_pipeline_is_removed_with_its_last_message() -> None:
 
 
 def test_pipeline_is_bounded_by_bytes_and_copies() -> None:
-    """The first message joins whatever its size, because the pipeline is empty."""
+    """An empty pipeline accepts a message of any size."""
     kept: Pipelines[_Message] = Pipelines()
     kept.join(1, _Message("a", 65_000, 1_990))
     pipeline = kept.of(1)
