@@ -19,24 +19,24 @@ class Profile:
     protocol_period_s: float
     """Time from one direct probe to the next, times (local health score + 1). Lower finds a death sooner; packets per
     member and second grow as 1 / period and do not depend on N. 1 s on one machine too, as memberlist has it: leases
-    say whether a node may serve, and probes are much of what an idle cluster does."""
+    decide whether a node may serve, and probes are a large part of the work of an idle cluster."""
     probe_timeout_s: float
     """Wait for a direct ack before relays are asked, times (score + 1). Lower asks relays for slow links too."""
     indirect_probes: int
     """Relays asked after a missed direct ack. More costs packets, fewer costs false suspicion: with packet loss p,
     about p ** (2 * indirect_probes) of the missed probes of a live member stay unanswered."""
     nack_fraction: float
-    """A relay says "no ack, but I am here" after this part of the probe timeout (Lifeguard: 0.8), so that the nack
+    """A relay sends a nack after this part of the probe timeout (Lifeguard: 0.8), so that the nack
     arrives before the round ends."""
     suspicion_multiplier: float
     """Suspicion lasts at least multiplier * max(1, log10 N) * protocol_period_s. 6 on the LAN, not 4: a member stopped
-    for 5 s must wake, hear of the suspicion and refute it before that time is over."""
+    for 5 s must wake, receive the suspicion and refute it before that time expires."""
     suspicion_max_multiplier: float
     """An unconfirmed suspicion lasts this many times the minimum (Lifeguard: beta = 6)."""
     suspicion_confirmations: int
     """Independent suspicions that bring the time down to the minimum (Lifeguard: k = 3)."""
     gossip_interval_s: float
-    """Time between two sends of dedicated gossip; none is sent when there is no news."""
+    """Time between two sends of dedicated gossip; none is sent without news."""
     gossip_fanout: int
     """Members each dedicated gossip goes to. News reaches all in about log N / log(fanout + 1) intervals."""
     retransmit_multiplier: int
@@ -46,25 +46,25 @@ class Profile:
     """Time between two full exchanges over TCP; doubled each time N doubles beyond 32. After joining it starts at the
     protocol period and doubles up to this value, because members that join together miss some of each other's news."""
     reconnect_interval_s: float
-    """Time between two attempts to reach one dead member or one seed nobody has heard of: this heals partitions."""
+    """Time between two attempts to reach one dead member or one unknown seed: this heals partitions."""
     dead_retention_s: float
-    """A dead or left member is remembered, and can come back by one refutation, for this long."""
+    """Retention of a dead or left member, during which it can return by one refutation."""
     local_health_max: int
     """Ceiling of the local health score S: periods and timeouts grow up to (S + 1)-fold (Lifeguard: S = 8)."""
     pause_threshold_s: float
     """A timer that fires later than this was a pause of our own process: deadlines move by the pause."""
     metadata_interval_s: float
-    """At most one change of our own metadata is told per interval; the newest wins. Load changes all the time, and N
-    members that tell it cost each member N * lambda * log10(N + 1) messages per interval."""
+    """At most one change of the local metadata is sent per interval; the newest wins. Load changes constantly, and N
+    members that send it cost each member N * lambda * log10(N + 1) messages per interval."""
     leave_timeout_s: float
     """A graceful leave waits this long for its own news to be sent."""
     exchange_timeout_s: float
     """Bound of each step of a TCP exchange (connect, frame)."""
     aligned: bool = False
-    """Rounds begin at multiples of the period on the clock, ``phase`` of a period behind, and what is rarer waits for
-    one: it shares the wake-ups of what else the process does. Members of many machines would all probe at once."""
+    """Rounds start at multiples of the period on the clock, ``phase`` of a period later, and rarer tasks wait for one:
+    they share the process's wake-ups. On many machines all members would probe at once."""
     phase: float = 0.0
-    """Of an aligned member, below 1: members of one machine have different ones, and do not wait for each other."""
+    """Of an aligned member, below 1: members of one machine have different ones and do not delay each other."""
     lifeguard: bool = True
     """False is plain SWIM: fixed suspicion, no nacks, no local health. Only to measure the difference."""
 

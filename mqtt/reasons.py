@@ -122,7 +122,7 @@ ALLOWED_REASON_CODES: dict[int, frozenset[int]] = {
     PacketType.AUTH: frozenset((0x00, 0x18, 0x19)),
 }
 # Codes that a client may send (table 3.14.2.1, column "sent by").
-# What a client may say (table 3.14.2.1, column "sent by").
+# Codes that a client may send (table 3.14.2.1, column "sent by").
 CLIENT_DISCONNECT_REASON_CODES = frozenset(
     (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
 )

@@ -1,4 +1,4 @@
-"""One error type for malformed payloads, whatever a decoder raises.
+"""One error type for malformed payloads, independent of the decoder.
 
 msgspec raises more than its own errors: RecursionError for deep nesting, UnicodeDecodeError and OverflowError in
 undocumented places. Each format wraps its decoder here, so a peer's bytes cannot raise another type. Decoders of files

@@ -257,7 +257,7 @@ class LinkConnection:
         self._end(why)
 
     def close(self) -> None:
-        """End the connection; nothing is read from or written to the core after this call."""
+        """End the connection; the core is not used after this call."""
         self._closed = True
         self._scope.cancel()
 

@@ -367,7 +367,7 @@ class LinkHub:
             where, why = (
                 plain_text(target.address),
                 failure_text(error, step),
-            )  # of the map: another node said where it is
+            )  # from the map: chosen by another node
             if target.tier == TIER_ROUTER:
                 self.router_fault = why if isinstance(error, LinkError) and not isinstance(error, PeerGone) else ""
             say(logger, "link.not_dialled", tier=target.tier, peer=target.node, address=where, why=why, level=level)

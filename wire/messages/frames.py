@@ -35,6 +35,6 @@ class FrameKind:
     PUSH_ACK = 7  # wire/messages/batches.py: acknowledgements of the client, edge to storage
     REPLICATE = 8  # wire/messages/replication.py: op log records, primary to backup
     REPLICATE_ACK = 9  # wire/messages/replication.py: synced up to, backup to primary
-    CONTROLS = 10  # msgpack, an array of what CONTROL carries: requests of one turn, and what a partition answers
+    CONTROLS = 10  # msgpack, an array of CONTROL payloads: requests of one iteration, and replies
     CONNECTS = 11  # wire/messages/connects.py: connections that open and end, edge to storage
-    CONNECT_ANSWERS = 12  # wire/messages/connects.py: what a storage node answers to those
+    CONNECT_ANSWERS = 12  # wire/messages/connects.py: the replies of a storage node

@@ -92,13 +92,13 @@ def register_certificate_ends(metrics: Metrics, ends: CertificateEnds) -> None:
     """Add the expiries to the metrics page."""
     metrics.gauge(
         "tls_cert_not_after_seconds",
-        "When a certificate ends, in seconds since 1970: of links, of each listener, of authorities behind a dot.",
+        "Expiry of a certificate, in seconds since 1970: of links, of each listener, of authorities after a dot.",
         lambda: ends.not_after_utc,
         ("listener",),
     )
     metrics.gauge(
         "certificate_seconds_left",
-        "Seconds until a certificate ends: that of links, of each listener by name, of authorities behind a dot.",
+        "Seconds until a certificate expires: of links, of each listener by name, of authorities after a dot.",
         lambda: {(name,): left for name, left in ends.seconds_left.items()},
         ("certificate",),
     )

@@ -61,10 +61,10 @@ def register_host_figures(metrics: Metrics, folder: Path) -> None:
     disk = metrics.shared(lambda: _disk(folder))
     shown = {
         "disk_bytes": ("Size of the disk that holds the node's data.", lambda: disk()[0]),
-        "disk_free_bytes": ("Room on it.", lambda: disk()[1]),
-        "open_files": ("Files that the process has open, sockets included.", open_files),
-        "open_files_max": ("Files that it may open.", open_files_max),
-        "core_dumps": ("1 if a crash would leave the node's memory on a disk.", lambda: int(bool(core_dump_goes_to()))),
+        "disk_free_bytes": ("Free bytes of that disk for this process.", lambda: disk()[1]),
+        "open_files": ("Open files of the process, sockets included.", open_files),
+        "open_files_max": ("Limit of open files.", open_files_max),
+        "core_dumps": ("1 if a crash would write the node's memory to a disk.", lambda: int(bool(core_dump_goes_to()))),
     }
     for name, (text, read) in shown.items():
         metrics.gauge(name, text, lambda read=read: {} if (value := read()) is None else float(value))  # type: ignore[misc]

@@ -42,7 +42,7 @@ LAG_S = 0.5  # behind the leader's map for this long: the followed router is cut
 PAGE_WAIT_S = 2.0  # for a page (256 KiB) or step of the map from a live router
 RETRY_S = 0.25  # of a registration or a map request without an answer
 STRANDED_S = 10.0  # without a lease and a router of the map, while others answer at the seeds: several elections
-BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a lease and more
+BEATS_MAX = 64  # remembered heartbeats to one router: more than those of a lease
 READS_APART_S = 8.0  # at most between two reads of the whole map, after repeated contradictions
 READS_CALM_S = 10.0  # without a read, after which the next may start at once
 

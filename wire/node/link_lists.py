@@ -31,28 +31,28 @@ def register_link_lists(metrics: Metrics, files: LinkFiles, peers: RevokedPeers)
     metrics.check("link_lists", lambda: not files.problem())
     metrics.gauge(
         "link_lists_current",
-        "1 while the revocation lists of links are what their files hold, and not stale; 1 without lists.",
+        "1 while the revocation lists of links match their files and are not stale; 1 without lists.",
         lambda: float(not files.problem()),
     )
     metrics.gauge(
         "link_lists_seconds_left",
-        "Seconds until the first revocation list of links is stale; 0 without lists, negative when it is.",
+        "Seconds until the first revocation list of links is stale; 0 without lists, negative afterwards.",
         lambda: files.seconds_left,
     )
     metrics.gauge(
         "link_lists_revoked",
-        "Certificates that the revocation lists of links name.",
+        "Revoked certificates in the lists of links.",
         lambda: 0.0 if files.lists is None else float(files.lists.revoked),
     )
     metrics.counter(
         "link_lists_looks_total",
-        "Readings of changed revocation lists of links between reloads, by outcome.",
+        "Reloads of changed revocation lists of links between reloads of the settings, by outcome.",
         lambda: {(outcome,): float(count) for outcome, count in files.looks.items()},
         ("outcome",),
     )
     metrics.counter(
         "links_revoked_total",
-        "Links that a revoked certificate cost, or a stale list: refused at the handshake, cut later.",
+        "Links refused at the handshake or cut later because of a revoked certificate or a stale list.",
         lambda: {("refused",): float(peers.refused), ("cut",): float(peers.cut)},
         ("how",),
     )

@@ -42,7 +42,7 @@ def show_process(desk: QueryServer, process: NodeProcess, journal: Journal) -> N
     journal.utc_ms = _utc_ms
     process.metrics.counter(
         "journal_left_out_total",
-        "Entries of the journal that found no room in their second or turn.",
+        "Entries of the journal suppressed by a limit per second or iteration.",
         lambda: float(journal.left_out()),
     )
     for what, source in _sources(process).items():

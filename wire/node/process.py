@@ -301,16 +301,16 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         if process.give_way is not stay:
             trio.lowlevel.add_instrument(YieldBeforeSteps(process.give_way))
         metrics.gauge(
-            "turn_longest_seconds", "Longest turn of the process in the last 30 to 60 s.", process.turns.longest_s
+            "turn_longest_seconds", "Longest event-loop iteration in the last 30 to 60 s.", process.turns.longest_s
         )
         metrics.show(
             "event_loop_lag_seconds",
-            "Turns of the process's loop: for so long a message that came meanwhile had to wait.",
+            "Durations of event-loop iterations: the maximum delay of a message that arrives meanwhile.",
             lambda: process.turns.lengths,
         )
         metrics.counter(
             "signals_total",
-            "Signals that came, by name.",
+            "Received signals, by name.",
             lambda: {(name,): float(count) for name, count in process.signals.items()},
             ("signal",),
         )
@@ -323,7 +323,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         register_host_figures(metrics, process.folder.path)
         metrics.gauge(
             "ready",
-            "1 while /readyz says yes; a node that drains or stops has no series.",
+            "1 while /readyz succeeds; a node that drains or stops has no series.",
             lambda: {} if process.drains or process.stopping.is_set() else float(process.is_ready),
         )
         metrics.gauge("clock_seconds", "The node's clock, in seconds since 1970.", time.time)

@@ -6,5 +6,5 @@ Entry points: ``writer`` writes runs, ``manifest`` lists them, ``run_reader`` re
 
 Always holds: A row that does not match its CRC is a finding, not data. Names in a manifest stay inside its folder.
 
-May import: conf and wire.decoding; jobs import nothing else of wire.
+May import: conf and wire.decoding; jobs import no other part of wire.
 """

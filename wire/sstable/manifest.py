@@ -214,7 +214,7 @@ def decode_manifest(data: bytes) -> Manifest:
 def check_name(name: str) -> None:
     """Check that a listed file is below ``runs/`` or ``quarantine/`` of its manifest's directory.
 
-    A CRC proves no author: jobs read, copy and delete what a manifest lists.
+    A CRC proves no author: jobs read, copy and delete the listed files.
 
     Raises:
         ManifestDamaged: If the name is absolute, leads elsewhere, or is no plain relative path.

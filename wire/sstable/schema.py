@@ -39,7 +39,7 @@ class RowKind(IntEnum):
     and carries the typed columns that its key determines (session_id, session_seq, packet_identifier, body_id).
     """
 
-    OTHER = 0  # op log, markers: nothing else
+    OTHER = 0  # op log, markers
     SESSION = 1  # client_id, session_id, owner_epoch, acked_up_to, acked_gaps; expiry_ms of the session, 0 connected
     SUBSCRIPTION = 2  # client_id, session_id
     QUEUED = 3  # session_id, session_seq, packet_identifier once given, state, body_id if stored apart, origin
