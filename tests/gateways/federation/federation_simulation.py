@@ -1,6 +1,6 @@
-"""Federations of agents beside model brokers on one clock: links are cut, stall one way, processes die.
+"""Simulates federations of agents and model brokers on one clock; links are cut or block one way, processes are killed.
 
-``run_seed`` judges a random story. Many seeds: python -m tests.gateways.federation.federation_simulation
+``run_seed`` runs and checks one random scenario. Many seeds: python -m tests.gateways.federation.federation_simulation
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from tests.gateways.federation.sim_process import SimProcess
 RECONNECT_S = 0.3
 TOPICS = ("a/b", "a/c", "a/b/c", "b/x", "b/y", "c")
 FILTERS = ("a/b", "a/+", "a/#", "+/x", "b/#", "c", "#", "b/+", "a/b/#")
-TURNS_S = (0.001, 0.004, 0.01, 0.05, 0.2, 0.5, 1.5)  # that a turn of a busy agent takes
-STANDS_S, STANDS_SHARE = 12.0, 0.005  # or, seldom: its neighbours pass it by
-LARGE = {11: 24, 37: 32, 61: 40, 83: 50}  # agents of a story, by the last digits of its seed: they cost seconds
+TURNS_S = (0.001, 0.004, 0.01, 0.05, 0.2, 0.5, 1.5)  # durations of an iteration of a busy agent
+STANDS_S, STANDS_SHARE = 12.0, 0.005  # rarely, long enough that its neighbours stop routing through it
+# agents of a scenario, by the last digits of its seed; larger ones take seconds
+LARGE = {11: 24, 37: 32, 61: 40, 83: 50}
 
 
 @dataclass
@@ -41,9 +42,9 @@ class Line:
     """A link between two agents.
 
     Attributes:
-        pair: The incarnations whose frames go on.
-        queues: Frames on their way, by receiver.
-        blocked: Receivers that nothing reaches, while the connection seems to stand.
+        pair: The incarnations whose frames are transmitted.
+        queues: Frames in transit, by receiver.
+        blocked: Receivers that get nothing, although the connection appears to be established.
     """
 
     is_wanted: bool = True
@@ -57,7 +58,7 @@ class Line:
 
 @dataclass
 class Publication:
-    """A message of a client."""
+    """A message published by a client."""
 
     at: str
     topic: str
@@ -70,9 +71,9 @@ class FederationSimulation:
     """Agents, brokers and links.
 
     Attributes:
-        is_busy: Turns of agents take their time, and events gather meanwhile, as on a machine with much other work.
-        withholding: Agents that keep the messages of others, say so, and pass none on; what else comes they pass on.
-        goes_back: A message may come to an agent again: the way on was cut behind it, and again behind the next one.
+        is_busy: Iterations of agents take time and events accumulate meanwhile, as on a loaded machine.
+        withholding: Agents that acknowledge the messages of others without forwarding them.
+        goes_back: A message may return to an agent, because the onward link was cut twice.
     """
 
     def __init__(self, seed: int, latency_s: float = 0.005, jitter_s: float = 0.005) -> None:
@@ -85,10 +86,10 @@ class FederationSimulation:
         self.lines: dict[frozenset[str], Line] = {}
         self.publications: dict[bytes, Publication] = {}
         self.hops: Counter[int] = Counter()
-        self.paths: dict[tuple[bytes, str], int] = {}  # payload and agent: hops that it made
+        self.paths: dict[tuple[bytes, str], int] = {}  # hops, by payload and agent
         self.sent: Counter[str] = Counter()
-        self.guests: list[tuple[str, str, str]] = []  # clients that came for a while
-        self.policies: dict[str, NeighbourPolicy] = {}  # of an agent, for its neighbours
+        self.guests: list[tuple[str, str, str]] = []  # temporary clients
+        self.policies: dict[str, NeighbourPolicy] = {}  # by agent, applied to its neighbours
         self.handed: list[Inject] = []
         self.first_injected: dict[tuple[bytes, str], float] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -114,7 +115,7 @@ class FederationSimulation:
         self.now = end
 
     def run_until(self, is_so: Callable[[], bool], seconds: float) -> float:
-        """Run until something holds; return after how long."""
+        """Run until a condition holds; return the elapsed time."""
         began = self.now
         while not is_so():
             assert self.now < began + seconds, f"not so within {seconds} s"
@@ -122,7 +123,7 @@ class FederationSimulation:
         return self.now - began
 
     def turn_s(self) -> float:
-        """Return how long a turn of a busy agent takes."""
+        """Return the duration of an iteration of a busy agent."""
         return STANDS_S if self.random.random() < STANDS_SHARE else self.random.choice(TURNS_S)
 
     # --- agents and links
@@ -185,7 +186,7 @@ class FederationSimulation:
             self.processes[other].step([FederationLinkDown(one)])
 
     def cut(self, one: str, other: str) -> None:
-        """End a connection; it is made again soon unless ``part`` holds."""
+        """Close a connection; it is opened again soon unless ``part`` holds."""
         pair = frozenset((one, other))
         self._disconnect(pair)
         self.at(self.now + RECONNECT_S, lambda: self._connect(pair))
@@ -263,10 +264,10 @@ class FederationSimulation:
     def delivered(self, name: str, client: str) -> Counter[bytes]:
         return Counter(payload for _, payload in self.processes[name].broker.received.get(client, ()))
 
-    # --- judging
+    # --- checks
 
     def faults(self, subscribers: Iterable[tuple[str, str, str]], since: float = 0.0) -> list[str]:
-        """Return what is lost or doubled at subscribers (agent, client, filter) of publications after a moment."""
+        """Return lost and duplicate publications at subscribers (agent, client, filter), published since a time."""
         found = []
         for name, client, topic_filter in subscribers:
             got = self.delivered(name, client)
@@ -282,7 +283,7 @@ class FederationSimulation:
         return found
 
     def guest_faults(self) -> list[str]:
-        """Return what guests got twice."""
+        """Return what temporary clients received twice."""
         return [
             f"{payload!r}: {count} times at guest {client} of {name}"
             for name, client, _ in self.guests
@@ -292,7 +293,7 @@ class FederationSimulation:
         ]
 
     def quiet_faults(self) -> list[str]:
-        """Return what does not hold of a federation whose links stand and that is quiet."""
+        """Return violated invariants of a quiet federation whose links are all up."""
         found = []
         alive = {name: process.core for name, process in self.processes.items() if process.core is not None}
         cores: dict[str, set[str]] = {}
@@ -312,7 +313,7 @@ class FederationSimulation:
         return found + self.kept_faults() + self._mesh_faults()
 
     def kept_faults(self) -> list[str]:
-        """Return what stands still: whoever it is for can be reached."""
+        """Return messages that are still stored although all destinations are reachable."""
         found = []
         for name, process in self.processes.items():
             kept = list(process.core.rows.stored.values()) if process.core is not None else []
@@ -340,7 +341,7 @@ class FederationSimulation:
         return found
 
     def retained_faults(self, topics: Iterable[str], names: Iterable[str]) -> list[str]:
-        """Return topics whose retained message is not the same at all brokers."""
+        """Return topics whose retained message differs between brokers."""
         found = []
         names = list(names)
         for topic in topics:
@@ -354,7 +355,7 @@ class FederationSimulation:
 
 
 def _for_one_alone(data: bytes, name: str) -> bytes:
-    """Return a frame as an agent takes it that withholds messages: each is for itself alone."""
+    """Return a frame as a withholding agent processes it, addressed to that agent only."""
     message = decode(data)
     if isinstance(message, TopicMessage) and not message.is_register:
         return encode(msgspec.structs.replace(message, to=(name,)))
@@ -365,7 +366,7 @@ BROKERS: tuple[dict[str, bool], ...] = ({}, {"has_identifiers": False})  # MQTT 
 
 
 def make_graph(simulation: FederationSimulation, count: int, is_mixed: bool = False, **settings: Any) -> list[str]:
-    """Add agents in a random connected graph, some with clocks an hour apart, or, mixed, beside brokers of 3.1.1."""
+    """Add agents in a random connected graph, some with clocks an hour apart, optionally with MQTT 3.1.1 brokers."""
     random = simulation.random
     names = [f"n{each:02}" for each in range(count)]
     for index, name in enumerate(names):
@@ -389,7 +390,7 @@ def run_seed(
     is_mixed: bool = False,
     is_busy: bool = False,
 ) -> list[str]:
-    """Tell one story; return what does not hold."""
+    """Run one scenario; return the violations."""
     simulation = FederationSimulation(seed)
     random = simulation.random
     count = count or LARGE.get(seed % 100, 0)
@@ -430,7 +431,7 @@ def run_seed(
 
 
 def _trouble(simulation: FederationSimulation, names: list[str]) -> None:
-    """Publish everywhere while links and processes fail."""
+    """Publish at all brokers while links and processes fail."""
     random = simulation.random
     guests: list[tuple[str, str, str]] = []
     for _ in range(random.randrange(30, 80)):
@@ -461,7 +462,7 @@ def _trouble(simulation: FederationSimulation, names: list[str]) -> None:
 
 
 def _come_or_go(simulation: FederationSimulation, name: str, guests: list[tuple[str, str, str]]) -> None:
-    """Let a client subscribe for a while: the others' capture sets change."""
+    """Let a client subscribe temporarily, so that the others' capture sets change."""
     if guests and simulation.random.random() < 0.4:
         at, client, topic_filter = guests.pop(simulation.random.randrange(len(guests)))
         simulation.processes[at].broker.unsubscribe_client(client, topic_filter)

@@ -1,4 +1,4 @@
-"""Federations that the tests tell stories about: lines, the predecessor's grid, the paper's; what is asked of them."""
+"""Federations for tests (lines, the predecessor's grid, the paper's graph) and queries about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "subscribe",
 ]
 
-# Nine agents in three rows of three, 1 to 9: the predecessor's grid.
+# Nine agents in three rows of three, 1 to 9, as in the predecessor's grid.
 GRID = (
     *((str(each), str(each + 1)) for each in range(1, 10) if each % 3),
     *((str(each), str(each + 3)) for each in range(1, 7)),
@@ -86,7 +86,7 @@ def subscribe(simulation: FederationSimulation, name: str, topic_filter: str, cl
 
 
 def breadth_first(links: list[tuple[str, str]], start: str) -> dict[str, tuple[int, set[str]]]:
-    """Return distance and next hops to each name, by a search that has nothing of the product's."""
+    """Return distance and next hops for each name, by a search that is independent of the product."""
     around: dict[str, set[str]] = {}
     for one, other in links:
         around.setdefault(one, set()).add(other)
@@ -107,7 +107,7 @@ def breadth_first(links: list[tuple[str, str]], start: str) -> dict[str, tuple[i
 
 
 def knows_all(simulation: FederationSimulation, links: list[tuple[str, str]]) -> bool:
-    """Return whether each agent has the distances and next hops of the graph."""
+    """Return whether each agent knows the distances and next hops of the graph."""
     for name in simulation.processes:
         overlay = core_of(simulation, name).overlay
         for other, (distance, hops) in breadth_first(links, name).items():
@@ -121,7 +121,7 @@ def links_of(simulation: FederationSimulation) -> list[tuple[str, str]]:
 
 
 def idle_messages(simulation: FederationSimulation, seconds: float = 20.0, settles_s: float = 8.0) -> float:
-    """Return the messages that an agent sends in a second while no client publishes."""
+    """Return the messages per second that an agent sends while no client publishes."""
     simulation.run(settles_s)
     before = sum(simulation.sent.values())
     simulation.run(seconds)

@@ -1,8 +1,7 @@
-"""A broker that behaves as Mosquitto 2.0 does, as far as an agent notices it.
+"""A broker model that behaves like Mosquitto 2.0 as far as an agent can observe.
 
-Sessions, No Local, one copy of a message for each overlapping subscription, retained messages, and its log.
-
-One order for each session's queue. Nothing is lost while the model stands; ``restart_empty`` loses all of it.
+It has sessions, No Local, one copy of a message per overlapping subscription, retained messages and a log.
+Each session's queue is ordered. Nothing is lost while the model runs; ``restart_empty`` loses everything.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from mqtt.properties import Properties
 from mqtt.topics import matches
 
 AGENT = "agent"
-LANES = (AGENT, "agent-b")  # its connections, of which an agent of MQTT 5 has the first alone
+CONNECTIONS = (AGENT, "agent-b")  # the agent's connections; with MQTT 5 only the first one
 MARKERS = "agent-m"
 
 
@@ -28,7 +27,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Copy:
-    """A message in a session's queue; ``number`` stands for its packet identifier."""
+    """A message in a session's queue; ``number`` is used like a packet identifier."""
 
     number: int
     topic: str
@@ -43,9 +42,9 @@ class Copy:
 @dataclass
 class Session:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    queue: list[Copy] = field(default_factory=list)  # not acknowledged
+    queue: list[Copy] = field(default_factory=list)  # unacknowledged
     is_up: bool = False
-    refs: set[int] = field(default_factory=set)  # of QoS 2 messages that this client published
+    refs: set[int] = field(default_factory=set)  # of QoS 2 messages published by this client
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,9 @@ class ModelBroker:
     """See the module.
 
     Attributes:
-        received: What subscribers got, by name: (payload, qos) in order.
+        received: What subscribers got, by name, as (payload, qos) in order.
         on_copy: Called with each copy for the agent while it is connected.
-        on_interest: Called with each line of the log: filter, QoS or None for the end.
+        on_interest: Called for each log line with the filter and the QoS, or None at its end.
     """
 
     def __init__(self, on_copy: Callable[[Copy], None], on_interest: Callable[[str, int | None], None]) -> None:
@@ -73,9 +72,9 @@ class ModelBroker:
         self._number = 0
 
     def connect(self, is_clean: bool, connections: int = 1) -> bool:
-        """Connect the agent; return Session Present. What it had not acknowledged comes again."""
+        """Connect the agent and send unacknowledged copies again; return Session Present."""
         is_present = True
-        for name in LANES[:connections]:
+        for name in CONNECTIONS[:connections]:
             if is_clean:
                 self.sessions.pop(name, None)
             is_present = is_present and name in self.sessions
@@ -83,23 +82,23 @@ class ModelBroker:
         return is_present
 
     def resume(self) -> None:
-        """Send again what the agent did not acknowledge."""
-        for name in LANES:
+        """Send unacknowledged copies again."""
+        for name in CONNECTIONS:
             for copy in list(self.sessions[name].queue) if name in self.sessions else ():
                 self._on_copy(copy)
 
     def disconnect(self) -> None:
-        for name in LANES:
+        for name in CONNECTIONS:
             if name in self.sessions:
                 self.sessions[name].is_up = False
 
     def restart_empty(self) -> None:
-        """Lose everything, as a broker without persistence that is killed."""
+        """Lose everything, like a killed broker without persistence."""
         self.sessions.clear()
         self.retained.clear()
 
     def subscribe_client(self, client: str, topic_filter: str, qos: int = 2) -> None:
-        """Subscribe a client of this broker, which never goes away."""
+        """Subscribe a client of this broker that never disconnects."""
         session = self.sessions.setdefault(client, Session(is_up=True))
         session.subscriptions[topic_filter] = Subscription(qos)
         self.received.setdefault(client, [])
@@ -111,13 +110,15 @@ class ModelBroker:
     def unsubscribe_client(self, client: str, topic_filter: str) -> None:
         session = self.sessions[client]
         del session.subscriptions[topic_filter]
-        if not any(topic_filter in other.subscriptions for name, other in self.sessions.items() if name not in LANES):
+        if not any(
+            topic_filter in other.subscriptions for name, other in self.sessions.items() if name not in CONNECTIONS
+        ):
             self._on_interest(topic_filter, None)
 
     def subscribe_agent(
         self, topic_filter: str, subscription: Subscription, wants_retained: bool, connection: int = 0
     ) -> None:
-        self.sessions[LANES[connection]].subscriptions[topic_filter] = subscription
+        self.sessions[CONNECTIONS[connection]].subscriptions[topic_filter] = subscription
         if wants_retained:
             for topic, kept in list(self.retained.items()):
                 if matches(topic_filter, topic):
@@ -126,7 +127,7 @@ class ModelBroker:
                     )
 
     def unsubscribe_agent(self, topic_filter: str, connection: int = 0) -> None:
-        self.sessions[LANES[connection]].subscriptions.pop(topic_filter, None)
+        self.sessions[CONNECTIONS[connection]].subscriptions.pop(topic_filter, None)
 
     def publish(
         self,
@@ -138,7 +139,7 @@ class ModelBroker:
         properties: Properties | None = None,
         ref: int = 0,
     ) -> None:
-        """Take a PUBLISH; a QoS 2 one of the agent with a ref that is known is answered and not sent."""
+        """Accept a PUBLISH; a QoS 2 message of the agent with a known ref is acknowledged but not sent."""
         if ref and qos == 2:
             refs = self.sessions[client].refs
             if ref in refs:
@@ -153,11 +154,11 @@ class ModelBroker:
             for topic_filter, subscription in list(session.subscriptions.items()):
                 if not matches(topic_filter, topic) or (subscription.no_local and name == client):
                     continue
-                if name not in LANES:
+                if name not in CONNECTIONS:
                     self.received[name].append((topic, payload))
                 else:
                     self._queue(
-                        LANES.index(name),
+                        CONNECTIONS.index(name),
                         topic,
                         payload,
                         min(qos, subscription.qos),
@@ -176,7 +177,7 @@ class ModelBroker:
         properties: Properties,
         identifier: int,
     ) -> None:
-        session = self.sessions[LANES[connection]]
+        session = self.sessions[CONNECTIONS[connection]]
         self._number += 1
         copy = Copy(self._number, topic, payload, qos, is_retained, properties, identifier, connection)
         if qos:
@@ -185,6 +186,6 @@ class ModelBroker:
             self._on_copy(copy)
 
     def acknowledge(self, number: int) -> None:
-        for name in LANES:
+        for name in CONNECTIONS:
             if (session := self.sessions.get(name)) is not None:
                 session.queue = [each for each in session.queue if each.number != number]

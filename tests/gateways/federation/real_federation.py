@@ -1,6 +1,6 @@
-"""A federation of real brokers: one Mosquitto and one agent process for each name, links between them, faults, clients.
+"""A federation of real brokers with one Mosquitto and one agent process per name, links, faults and clients.
 
-Every process is ours and ended by us. Clients are paho-mqtt. Links go through relays where a test delays or cuts them.
+All processes are started and stopped here. Clients use paho-mqtt. Links use relays where a test delays or cuts them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(MOSQUITTO).exists()
 FEDERATION = "test"
 START_S = PATIENCE_S
-STALL_S = PATIENCE_S  # without a message, after which the rest is lost
+STALL_S = PATIENCE_S  # without a message, after which the rest counts as lost
 
 needs_mosquitto = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Return the first true value of a condition; it is asked 50 times a second."""
+    """Return the first true value of a condition, which is checked 50 times a second."""
     end = time.monotonic() + seconds
     while True:
         found = condition()
@@ -56,7 +56,7 @@ class Site:
     """One broker and its agent.
 
     Attributes:
-        settings: Of this agent alone, in the room ``federate``.
+        settings: Of this agent only, in section ``federate``.
     """
 
     settings: Mapping[str, object] = {}
@@ -69,10 +69,10 @@ class Site:
         self.broker_config = folder / f"mosquitto-{name}.conf"
         self.agent_log = folder / f"agent-{name}.log"
         self.persistent = False
-        self.further: tuple[str, ...] = ()  # lines of the broker's configuration
+        self.further: tuple[str, ...] = ()  # additional lines of the broker's configuration
 
     def start_broker(self) -> None:
-        """Start, and wait until it listens."""
+        """Start and wait until it listens."""
         (self.folder / f"mq-{self.name}").mkdir(exist_ok=True)
         lines = [
             f"listener {self.broker_port} 127.0.0.1",
@@ -98,14 +98,14 @@ class Site:
             return probe.connect_ex(("127.0.0.1", self.broker_port)) == 0
 
     def start_agent(self) -> None:
-        """Start; ``ask`` says when it is there."""
+        """Start; ``ask`` tells when it is ready."""
         command = [sys.executable, "-m", "stratamq", "federate", "--config", str(self.folder / f"{self.name}.toml")]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with self.agent_log.open("ab") as log:
             self.agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=ROOT)
 
     def ask(self, verb: str, argument: str = "") -> Any:
-        """Return the agent's answer; None while it does not answer."""
+        """Return the agent's answer, or None while it does not answer."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(PATIENCE_S)
@@ -133,7 +133,7 @@ class Site:
         return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300, check=False)
 
     def kill(self, what: str) -> None:
-        """kill -9 the broker or the agent."""
+        """Send SIGKILL to the broker or the agent."""
         process = getattr(self, what)
         if process is not None:
             process.send_signal(signal.SIGKILL)
@@ -141,7 +141,7 @@ class Site:
             setattr(self, what, None)
 
     def stop(self) -> None:
-        """End both; the agent in order."""
+        """Stop both, the agent gracefully."""
         if self.agent is not None:
             self.agent.terminate()
             try:
@@ -152,7 +152,7 @@ class Site:
 
 
 class Federation:
-    """All sites, and the links between them."""
+    """All sites and the links between them."""
 
     def __init__(
         self,
@@ -163,11 +163,11 @@ class Federation:
         relay: Callable[[str, str, int], int] | None = None,
         kinds: Mapping[str, type[Site]] | None = None,
     ) -> None:
-        """Make folders and configurations.
+        """Create folders and configurations.
 
         Args:
-            kinds: Of sites that have no Mosquitto, by name.
-            settings: Of room ``federate``, at each agent.
+            kinds: Site classes of sites without Mosquitto, by name.
+            settings: Of section ``federate``, at each agent.
             relay: Returns the port of a relay to a port, for the link of two names.
         """
         folder.chmod(0o700)
@@ -201,14 +201,14 @@ class Federation:
             file.write_text("\n".join(lines) + "\n")
 
     def start(self, names: Iterable[str] = ()) -> None:
-        """Start brokers, then agents."""
+        """Start the brokers, then the agents."""
         for name in names or self.sites:
             self.sites[name].start_broker()
         for name in names or self.sites:
             self.sites[name].start_agent()
 
     def wait_overlay(self, seconds: float = PATIENCE_S) -> None:
-        """Wait until every agent knows all others, and its broker."""
+        """Wait until every agent knows all others and its broker is connected."""
         count = len(self.sites)
 
         def complete() -> bool:
@@ -226,7 +226,7 @@ class Federation:
             raise AssertionError(f"{error}; agents: {json.dumps(stand)}") from None
 
     def wait_members(self, topic: str, members: set[str], seconds: float = PATIENCE_S) -> None:
-        """Wait until each agent sends a topic to all of its members, and its broker has granted what it captures."""
+        """Wait until each agent sends a topic to all its members and its broker has granted the captured filters."""
 
         def complete() -> bool:
             for name, site in self.sites.items():
@@ -241,7 +241,9 @@ class Federation:
         until(complete, seconds, f"members {members} of {topic}")
 
     def wait_delivered(self, publisher: Publisher, subscribers: Iterable[Subscriber], count: int) -> None:
-        """Wait until a publisher's messages are acknowledged and at each subscriber, as long as some still come."""
+        """Wait until a publisher's messages are acknowledged and received by each subscriber, as long as some still
+        arrive.
+        """
         subscribers = list(subscribers)
         before, since = -1, time.monotonic()
         while True:
@@ -260,7 +262,7 @@ class Federation:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End everything."""
+        """Stop everything."""
         for site in self.sites.values():
             if site.agent is not None:
                 site.agent.terminate()
@@ -270,7 +272,7 @@ class Federation:
 
 @contextmanager
 def running(federation: Federation) -> Iterator[Federation]:
-    """Run a federation for the length of a block."""
+    """Run a federation for the duration of a block."""
     try:
         federation.start()
         yield federation
@@ -279,14 +281,14 @@ def running(federation: Federation) -> Iterator[Federation]:
 
 
 class Subscriber:
-    """A durable subscriber that notes what comes.
+    """A durable subscriber that records received messages.
 
     Attributes:
-        paths: The agents that each payload passed, as its user property says.
+        paths: The agents on each payload's path, from its user property.
     """
 
     def __init__(self, port: int, name: str, topic_filter: str, qos: int = 2, *, waits: bool = False) -> None:
-        """Connect; subscribe too, unless it ``waits`` for ``subscribe``."""
+        """Connect and subscribe, unless it ``waits`` for ``subscribe``."""
         self.payloads: Counter[bytes] = Counter()
         self.paths: dict[bytes, list[str]] = {}
         self.connected = threading.Event()
@@ -311,7 +313,7 @@ class Subscriber:
             self.subscribe()
 
     def subscribe(self) -> None:
-        """Send SUBSCRIBE, now and after each connection to come."""
+        """Send SUBSCRIBE now and after each later connection."""
         self._waits = False
         self.client.subscribe(self._filter, options=SubscribeOptions(qos=self._qos))
 
@@ -328,18 +330,18 @@ class Subscriber:
         self.at.append((time.monotonic(), payload))
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.client.disconnect()
         self.client.loop_stop()
 
 
 class Publisher:
-    """A publisher that notes what its broker acknowledged."""
+    """A publisher that records what its broker acknowledged."""
 
     def __init__(self, port: int, name: str) -> None:
         self.acked: set[bytes] = set()
         self._open: dict[int, bytes] = {}
-        self._early: set[int] = set()  # answered before ``publish`` returned
+        self._early: set[int] = set()  # acknowledged before ``publish`` returned
         self._lock = threading.Lock()
         self.client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
         self.client.max_queued_messages_set(0)
@@ -349,8 +351,8 @@ class Publisher:
         self.client.loop_start()
 
     def publish(self, topic: str, payload: bytes, qos: int = 2, retain: bool = False) -> None:
-        """Send one message."""
-        info = self.client.publish(topic, payload, qos, retain)  # paho answers under a lock of its own
+        """Publish one message."""
+        info = self.client.publish(topic, payload, qos, retain)  # paho calls back under its own lock
         with self._lock:
             if info.mid in self._early:
                 self._early.remove(info.mid)
@@ -367,7 +369,7 @@ class Publisher:
                 self.acked.add(payload)
 
     def publish_slowly(self, topic: str, head: str, count: int, pause_s: float) -> threading.Thread:
-        """Send messages ``<head>-<number>`` from a thread."""
+        """Publish messages ``<head>-<number>`` from a thread."""
 
         def run() -> None:
             for number in range(count):
@@ -383,6 +385,6 @@ class Publisher:
         until(lambda: not self._open, seconds, f"{len(self._open)} acknowledgements")
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.client.disconnect()
         self.client.loop_stop()

@@ -1,4 +1,4 @@
-"""One agent's process and its broker in the simulation: a shell whose spool loses what was not synced."""
+"""One agent's process and its broker in the simulation; its spool loses what was not synced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gateways.federation.events import (
     Send,
 )
 from gateways.spool_rows import Put
-from tests.gateways.federation.model_broker import AGENT, LANES, MARKERS, Copy, ModelBroker, Subscription
+from tests.gateways.federation.model_broker import AGENT, CONNECTIONS, MARKERS, Copy, ModelBroker, Subscription
 
 if TYPE_CHECKING:
     from tests.gateways.federation.federation_simulation import FederationSimulation
@@ -45,24 +45,24 @@ class SimProcess:
     Attributes:
         disk: Rows that were synced, by kind.
         core: None while the process is dead.
-        life: Counts the starts; what belongs to an earlier one does nothing.
+        life: Counts the starts; actions scheduled by an earlier process do nothing.
     """
 
     def __init__(self, simulation: FederationSimulation, settings: AgentSettings, clock_s: float) -> None:
         self.simulation, self.settings, self.clock_s = simulation, settings, clock_s
         self.name = settings.agent
         self.disk: dict[str, dict[bytes, bytes]] = {}
-        self.taken: set[int] = set()  # numbers of copies that were acknowledged, in the same transaction
-        self.open: dict[int, Inject] = {}  # handed to the broker's session, durable
+        self.taken: set[int] = set()  # numbers of copies that were acknowledged in the same transaction
+        self.open: dict[int, Inject] = {}  # sent to the broker's session, durable
         self.core: Agent | None = None
-        self.life = self.connection = 0
+        self.life = self.connection_count = 0
         self.logs: list[str] = []
         self.closed: list[str] = []
         self.broker = ModelBroker(self._on_copy, self._on_interest)
         self.interests: dict[str, int] = {}
         self.is_host_up = False
         self._handed: set[int] = set()
-        self._gathered: list[Event] = []  # while a transaction is under way, in a busy simulation
+        self._gathered: list[Event] = []  # while a transaction is in progress, in a busy simulation
         self._commit_at = 0.0
         self._wake_at = -1.0
         self.is_full = False
@@ -88,7 +88,7 @@ class SimProcess:
         self.disconnect_host()
 
     def step(self, events: Iterable[Event] = ()) -> None:
-        """Let the core take events; its writes are synced after a while, and its effects come then."""
+        """Pass events to the core; its writes are synced after a delay, and its effects are applied then."""
         core, simulation = self.core, self.simulation
         if core is None:
             return
@@ -116,7 +116,7 @@ class SimProcess:
             self.step()
 
     def _turn(self, life: int) -> None:
-        """Take what gathered, as ``turns.py`` does: many events in one call of the core."""
+        """Process the accumulated events in one call of the core, as ``AgentLoop`` does."""
         if life == self.life and self._gathered:
             self.step()
 
@@ -161,7 +161,7 @@ class SimProcess:
             return
         is_present = self.broker.connect(core.is_new and not self.disk.get("capture"), self.connections)
         self.is_host_up = True
-        self.connection += 1
+        self.connection_count += 1
         if not is_present:
             self.open.clear()
         self.step([HostUp(is_present)])
@@ -172,7 +172,7 @@ class SimProcess:
     def disconnect_host(self) -> None:
         if self.is_host_up:
             self.is_host_up = False
-            self.connection += 1
+            self.connection_count += 1
             self.broker.disconnect()
             self.step([HostDown()])
 
@@ -185,16 +185,16 @@ class SimProcess:
             self._publish(effect)
 
     def _publish(self, effect: Inject) -> None:
-        connection, life = self.connection, self.life
+        count, life = self.connection_count, self.life
         properties = effect.properties if self.connections == 1 else {}
 
         def answer() -> None:
-            if connection == self.connection and life == self.life:
+            if count == self.connection_count and life == self.life:
                 self.step([HostAcked(effect.ref)])
 
         def publish() -> None:
             self.broker.publish(
-                LANES[effect.connection],
+                CONNECTIONS[effect.connection],
                 effect.topic,
                 effect.payload,
                 effect.qos,
@@ -205,20 +205,20 @@ class SimProcess:
             self.simulation.injected(self.name, effect)
             if effect.ref and self.connections == 1:
                 self.simulation.at(self.simulation.now + HOST_S, answer)
-            elif effect.ref:  # behind what the broker sent before on that connection
+            elif effect.ref:  # after what the broker sent before on that connection
                 self._down(effect.connection, answer)
 
         self._up(effect.connection, publish)
 
     def _up(self, connection: int, action: Callable[[], None]) -> None:
-        """Let the broker do something now; with several connections each takes its own time."""
+        """Schedule an action at the broker; each connection has its own delay."""
         if self.connections == 1:
             action()
             return
-        connection, simulation = self.connection, self.simulation
+        count, simulation = self.connection_count, self.simulation
 
         def arrive() -> None:
-            if connection == self.connection:
+            if count == self.connection_count:
                 action()
 
         simulation.in_order(f"to host {self.name} {connection}", simulation.random.uniform(0.0, 4 * HOST_S), arrive)
@@ -227,11 +227,12 @@ class SimProcess:
         if not self.is_host_up:
             return
         assert self.core is not None
-        topic, number, connection, waits = self.core.marker_topic, effect.marker, self.connection, len(effect.subscribe)
+        topic, number, count = self.core.marker_topic, effect.marker, self.connection_count
+        waits = len(effect.subscribe)
         sender = MARKERS if self.connections > 1 and self.settings.has_no_local else AGENT
 
         def publish() -> None:
-            if connection == self.connection:
+            if count == self.connection_count:
                 self.broker.publish(sender, topic, b"%d" % number, 2)
 
         def subscribe(each: CaptureFilter) -> None:
@@ -251,10 +252,10 @@ class SimProcess:
             self.simulation.at(self.simulation.now + HOST_S, publish)
 
     def _on_copy(self, copy: Copy) -> None:
-        connection, life = self.connection, self.life
+        count, life = self.connection_count, self.life
 
         def arrive() -> None:
-            if connection != self.connection or life != self.life or self.core is None:
+            if count != self.connection_count or life != self.life or self.core is None:
                 return
             if copy.number in self.taken:
                 self.broker.acknowledge(copy.number)
@@ -266,7 +267,7 @@ class SimProcess:
         self._down(copy.connection, arrive)
 
     def _down(self, connection: int, arrive: Callable[[], None]) -> None:
-        """Let something of the broker arrive, in the order of its connection."""
+        """Schedule an arrival from the broker, in the order of its connection."""
         delay_s = HOST_S if self.connections == 1 else self.simulation.random.uniform(HOST_S, 4 * HOST_S)
         self.simulation.in_order(f"host {self.name} {connection}", delay_s, arrive)
 

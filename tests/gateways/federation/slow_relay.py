@@ -1,4 +1,4 @@
-"""Relays of links between agents, in threads: each delays, stalls or cuts the bytes of one link."""
+"""Relays of links between agents, in threads; each delays, blocks or cuts the bytes of one link."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.patience import PATIENCE_S
 CHUNK_BYTES = 65_536
 STALL_S = (0.3, 3.0)
 LOOK_S = 0.01
-WAITING_MAX = 1_024  # chunks on their way
+WAITING_MAX = 1_024  # chunks in transit
 
 
 class Relays:
     """All relays of a federation.
 
     Attributes:
-        delay_s: That each chunk takes.
-        stall_share: Of chunks that stall longer, and all behind them.
+        delay_s: Delay of each chunk.
+        stall_share: Share of chunks that are delayed longer, with all chunks after them.
         pairs: The links, by the names of their agents.
     """
 
@@ -44,15 +44,15 @@ class Relays:
         return int(listener.getsockname()[1])
 
     def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Let nothing pass on these links; connections stay, as behind a cable that is out."""
+        """Block these links; the connections stay open, as with an unplugged cable."""
         self._cut = set(pairs)
 
     def heal(self) -> None:
-        """Let everything pass again."""
+        """Unblock all links."""
         self._cut = set()
 
     def close(self) -> None:
-        """End all."""
+        """Close everything."""
         self._is_over = True
         for listener in self._listeners:
             listener.close()
@@ -100,6 +100,6 @@ class Relays:
             except OSError:
                 pass
             sink.close()
-            while data:  # let the reader end
+            while data:  # lets the reader end
                 _, data = waiting.get()
             return

@@ -1,4 +1,4 @@
-"""Federations of a few agents: what is promised about cores, custody, capture, retained messages and echoes."""
+"""Tests the guarantees of small federations about cores, custody, capture, retained messages and echoes."""
 
 from collections import Counter
 from itertools import pairwise
@@ -13,8 +13,8 @@ from tests.gateways.federation.federation_simulation import FederationSimulation
 from tests.gateways.federation.graphs import GRID, core_of, cores_of, grid, line, make, subscribe
 
 
-def test_a_death_behind_capture_loses_nothing() -> None:
-    """A message is the broker's until the agent's spool has it."""
+def test_a_crash_after_capture_loses_nothing() -> None:
+    """The broker keeps a message until it is in the agent's spool."""
     for moment in range(1, 24):
         simulation = line(2)
         subscribe(simulation, "n2", "a/#")
@@ -28,8 +28,8 @@ def test_a_death_behind_capture_loses_nothing() -> None:
         assert simulation.delivered("n2", "s")[payload] == 1, moment
 
 
-def test_a_death_behind_delivery_doubles_nothing() -> None:
-    """A message that comes again, for its neighbour did not hear that it is kept, is known by its id."""
+def test_a_crash_after_delivery_duplicates_nothing() -> None:
+    """A message resent because the neighbour did not receive the acknowledgement is recognised by its id."""
     for moment in range(1, 60):
         simulation = line(2)
         subscribe(simulation, "n2", "a/#")
@@ -44,7 +44,7 @@ def test_a_death_behind_delivery_doubles_nothing() -> None:
 
 
 def test_two_subscribers_at_once_have_one_core() -> None:
-    """Of two cores the one with the lower id stays, within a second."""
+    """Of two cores the one with the lower id remains, within a second."""
     for seed in range(12):
         simulation = grid(seed=seed, latency_s=0.03, election_step_ms=0)
         simulation.run(4.0)
@@ -56,7 +56,7 @@ def test_two_subscribers_at_once_have_one_core() -> None:
 
 
 def test_overlapping_filters_are_captured_once() -> None:
-    """A broker sends a copy for each overlapping subscription; the agent has disjoint ones."""
+    """A broker sends a copy for each overlapping subscription, so the agent's filters are disjoint."""
     simulation = line(3)
     for index, topic_filter in enumerate(("a/b", "a/+", "a/#", "+/b")):
         subscribe(simulation, "n3" if index % 2 else "n2", topic_filter, f"s{index}")
@@ -69,7 +69,7 @@ def test_overlapping_filters_are_captured_once() -> None:
     assert simulation.processes["n1"].core.counts["captured"] == 1
 
 
-def test_a_changing_capture_set_loses_and_doubles_nothing() -> None:
+def test_a_changing_capture_set_loses_and_duplicates_nothing() -> None:
     """While a filter is widened and narrowed each publication counts once."""
     for seed in range(3):
         simulation = line(2, seed=seed)
@@ -87,12 +87,12 @@ def test_a_changing_capture_set_loses_and_doubles_nothing() -> None:
         assert set(Counter(simulation.delivered("n2", "guest")).values()) == {1}
 
 
-SEEDS = (0, 1, 18, 43)  # the last ones found something
+SEEDS = (0, 1, 18, 43)  # the last ones once failed
 
 
 @pytest.mark.parametrize("has_no_local", [True, False], ids=["as a bridge", "by echoes"])
-def test_lanes_lose_and_double_nothing_while_filters_change(has_no_local: bool) -> None:
-    """Brokers of 3.1.1 on both sides, publishing both ways; an agent dies in each change."""
+def test_connections_lose_and_duplicate_nothing_while_filters_change(has_no_local: bool) -> None:
+    """Brokers of MQTT 3.1.1 on both sides with publishers on both; an agent is killed during each change."""
     for seed in SEEDS:
         simulation = line(2, seed=seed, has_identifiers=False, has_no_local=has_no_local)
         names = ("n1", "n2")
@@ -118,8 +118,8 @@ def test_lanes_lose_and_double_nothing_while_filters_change(has_no_local: bool) 
         assert not doubled, f"seed={seed}"
 
 
-def test_an_echo_that_does_not_come_is_forgotten() -> None:
-    """Equal messages are interchangeable; after ten seconds a client's equal message is its own."""
+def test_a_missing_echo_expires() -> None:
+    """Equal messages are interchangeable; after ten seconds a client's equal message is treated as its own."""
     echoes = ExpectedEchoes(AgentContext(AgentSettings("f", "m"), 0.0, 0, Random(1)))
     echoes.add(0.0, "a", b"1", 1)
     echoes.add(0.0, "a", b"1", 1)
@@ -131,8 +131,8 @@ def test_an_echo_that_does_not_come_is_forgotten() -> None:
     assert echoes.take(12.0, "a", b"1", 1)
 
 
-def test_a_message_waits_for_who_is_dead() -> None:
-    """A member that is away gets what was published meanwhile, once, when it is back."""
+def test_a_message_waits_for_a_dead_agent() -> None:
+    """An unreachable member gets what was published meanwhile, once, when it returns."""
     simulation = line(3)
     subscribe(simulation, "n3", "a/b")
     simulation.run(4.0)
@@ -147,7 +147,7 @@ def test_a_message_waits_for_who_is_dead() -> None:
 
 
 def test_a_partition_heals_with_nothing_lost() -> None:
-    """Both sides publish for half a minute; the side without the core elects one, and one is left after the merge."""
+    """Both sides publish for half a minute; the side without the core elects one, and one remains after the merge."""
     simulation = grid()
     for name in ("3", "8"):
         subscribe(simulation, name, "a/b")
@@ -193,7 +193,7 @@ def test_a_broker_without_a_session_is_captured_anew() -> None:
 
 
 def test_a_deleted_retained_message_is_deleted_everywhere() -> None:
-    """The last writer wins at all brokers, though clocks are an hour apart; a deletion is a write."""
+    """The last write is kept at all brokers, though clocks are an hour apart; a deletion is a write."""
     simulation = FederationSimulation(1)
     for name, clock_s in (("n1", 0.0), ("n2", 3600.0), ("n3", -3600.0)):
         simulation.add(name, clock_s=clock_s)
@@ -214,8 +214,8 @@ def test_a_deleted_retained_message_is_deleted_everywhere() -> None:
     assert all("a/b" not in process.broker.retained for process in simulation.processes.values())
 
 
-def test_who_subscribes_later_gets_retained_messages() -> None:
-    """A broker whose first client comes later gets what others keep."""
+def test_later_subscribers_get_retained_messages() -> None:
+    """A broker whose first client connects later gets retained messages from the others."""
     simulation = line(3)
     simulation.publish("n1", "a/old", is_retained=True)
     simulation.run(2.0)
@@ -224,8 +224,8 @@ def test_who_subscribes_later_gets_retained_messages() -> None:
     assert simulation.processes["n3"].broker.retained["a/old"].payload == b"p1"
 
 
-def test_a_foreign_bridge_is_noticed() -> None:
-    """What a bridge beside the federation brings is dropped, counted, and named in the log once."""
+def test_a_foreign_bridge_is_detected() -> None:
+    """Messages from a bridge outside the federation are dropped, counted and logged once."""
     simulation = line(2)
     subscribe(simulation, "n1", "a/#")
     subscribe(simulation, "n2", "a/#")
@@ -245,7 +245,7 @@ def test_a_foreign_bridge_is_noticed() -> None:
 
 
 def test_a_neighbour_gets_what_its_policy_allows() -> None:
-    """Filters that may not pass are not said, and topics that may not pass are not sent."""
+    """Disallowed filters are not announced and disallowed topics are not sent."""
     simulation = make((("n1", "n2"),))
     simulation.policies["n1"] = NeighbourPolicy(exports=("plant/#",))
     simulation.cut("n1", "n2")
@@ -259,8 +259,8 @@ def test_a_neighbour_gets_what_its_policy_allows() -> None:
     assert (got[private], got[public]) == (0, 1)
 
 
-def test_forget_ends_what_is_kept_for_an_agent() -> None:
-    """An operator gives a dead agent up: its rows go, everywhere, counted."""
+def test_forget_deletes_messages_for_an_agent() -> None:
+    """An operator removes a dead agent; its rows are deleted everywhere and counted."""
     simulation = line(3)
     subscribe(simulation, "n3", "a/b")
     simulation.run(4.0)
@@ -278,8 +278,8 @@ def test_forget_ends_what_is_kept_for_an_agent() -> None:
     assert core.counts["forgotten"] == 3
 
 
-def test_forget_does_not_end_what_the_own_broker_is_owed() -> None:
-    """The empty name, which stands for that broker inside, the agent's own and one that can be reached are refused."""
+def test_forget_keeps_messages_for_the_own_broker() -> None:
+    """The empty name (the broker, internally), the agent's own name and a reachable agent are refused."""
     simulation = line(2)
     subscribe(simulation, "n2", "a/#")
     simulation.run(2.0)
@@ -297,7 +297,7 @@ def test_forget_does_not_end_what_the_own_broker_is_owed() -> None:
 
 
 def test_two_agents_with_one_id_get_two() -> None:
-    """The greater name draws another one, and the id outlives its process."""
+    """The greater name draws another id, which outlives its process."""
     simulation = line(4)
     simulation.run(3.0)
     for name in ("n1", "n4"):
@@ -336,8 +336,8 @@ def test_a_core_without_clients_hands_over() -> None:
     assert [core_of(simulation, name).capture.filters() for name in simulation.processes] == [[]] * 9
 
 
-def test_who_is_gone_is_forgotten_by_the_management_cores_word() -> None:
-    """After three intervals without a word; the lowest id says it, and says the settings that hold for all."""
+def test_the_management_core_removes_unreachable_agents() -> None:
+    """After three silent intervals the lowest id announces it, along with the settings that apply to all."""
     simulation = line(5, dedup_s=100.0)
     simulation.run(3.0)
     lowest = min(simulation.processes, key=lambda name: core_of(simulation, name).id)
@@ -350,7 +350,7 @@ def test_who_is_gone_is_forgotten_by_the_management_cores_word() -> None:
 
 
 def test_a_one_way_link_is_down() -> None:
-    """What arrives at one end only is no neighbour at either; messages take the way round."""
+    """A link that works in one direction is down at both ends; messages take another path."""
     simulation = make((("a", "b"), ("b", "c"), ("c", "a")))
     subscribe(simulation, "b", "t")
     simulation.run(4.0)
@@ -363,7 +363,7 @@ def test_a_one_way_link_is_down() -> None:
 
 
 def test_an_agent_answers_why() -> None:
-    """Filter, core, members, mesh and path for a topic, and a graph for everybody."""
+    """Filter, core, members, mesh and path for a topic, and the graph."""
     simulation = grid()
     subscribe(simulation, "9", "a/#")
     simulation.run(4.0)
@@ -387,8 +387,8 @@ def test_an_agent_answers_why() -> None:
     assert len(core_of(simulation, "1").graph()["links"]) == 12
 
 
-def test_what_is_said_to_be_captured_is() -> None:
-    """From the moment at which an agent names a filter, what its broker takes is delivered; not when it only asks."""
+def test_announced_filters_are_captured() -> None:
+    """Messages are delivered from the moment an agent announces a filter, which is after the broker granted it."""
     simulation = line(2)
     simulation.run(3.0)
     subscribe(simulation, "n2", "a/#")
@@ -405,7 +405,7 @@ def test_what_is_said_to_be_captured_is() -> None:
 
 
 def test_a_broker_that_restarts_empty_captures_nothing_before_it_grants() -> None:
-    """Subscriptions of a session that is lost are not said to stand."""
+    """Subscriptions of a lost session are not announced as captured."""
     simulation = line(2)
     subscribe(simulation, "n2", "a/#")
     simulation.run(3.0)

@@ -1,4 +1,4 @@
-"""Rules of single cores: hulls of filters, early numbers, the window of ids, QoS 0, captures in two connections."""
+"""Tests rules of single cores: hulls of filters, reordering, the id window, QoS 0 and captures on two connections."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TOPICS = topics()
 
 
 def test_overlap_is_what_some_topic_matches() -> None:
-    """Against the reference matcher, over all topics of a small alphabet."""
+    """Compared with the reference matcher, over all topics of a small alphabet."""
     random = Random(1)
     for _ in range(400):
         one, other = random_filter(random), random_filter(random)
@@ -64,7 +64,7 @@ def test_overlap_is_what_some_topic_matches() -> None:
 
 
 def test_a_hull_matches_all_of_both() -> None:
-    """And perhaps more."""
+    """It may match more."""
     random = Random(2)
     for _ in range(400):
         one, other = random_filter(random), random_filter(random)
@@ -75,7 +75,7 @@ def test_a_hull_matches_all_of_both() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_hulls_are_disjoint_and_match_everything(seed: int) -> None:
-    """Whatever the order in which filters come."""
+    """Whatever the order in which filters arrive."""
     random = Random(seed)
     filters = [random_filter(random) for _ in range(random.randrange(1, 9))]
     hulls = DisjointHulls(filters).filters
@@ -90,7 +90,7 @@ def injected(*steps: object) -> list[bytes]:
 
 
 def test_an_early_message_waits_for_the_one_before_it() -> None:
-    """As long as 200 ms, over whatever ways the two come."""
+    """It waits up to 200 ms, whatever paths the two take."""
     one = One()
     early = one.hear("y", topic_message(number=2, after=1, payload=b"second", path=("b", "y")))
     assert injected(early) == []
@@ -98,7 +98,7 @@ def test_an_early_message_waits_for_the_one_before_it() -> None:
 
 
 def test_an_early_message_waits_200_ms_at_most() -> None:
-    """The one before it may never come: another agent was not meant by it."""
+    """The previous message may never arrive, since another agent was its destination."""
     one = One()
     step = one.hear("b", topic_message(number=2, after=1))
     assert injected(step) == []
@@ -109,7 +109,7 @@ def test_an_early_message_waits_200_ms_at_most() -> None:
 
 
 def test_an_early_message_outlives_the_process() -> None:
-    """It was kept before it could be handed over."""
+    """It was stored before it could be delivered."""
     one = One()
     step = one.hear("b", topic_message(number=2, after=1))
     assert [decode(each.data) for each in step.effects if isinstance(each, Send)][-1] == CustodyAck(1)
@@ -118,7 +118,7 @@ def test_an_early_message_outlives_the_process() -> None:
 
 
 def test_a_message_older_than_the_window_says_that_it_may_be_a_repeat() -> None:
-    """By a user property; a younger one does not."""
+    """A user property marks it; a younger message has none."""
     one = One(dedup_s=60.0)
     for number, age_ms, is_marked in ((1, 59_000, False), (2, 61_000, True)):
         step = one.hear("b", topic_message(number=number, custody=number, age_ms=age_ms))
@@ -129,7 +129,7 @@ def test_a_message_older_than_the_window_says_that_it_may_be_a_repeat() -> None:
 
 
 def test_ids_above_the_bound_make_later_repeats_say_so() -> None:
-    """An id that was forgotten too soon is not trusted."""
+    """An id that was dropped too early cannot be checked."""
     one = One(dedup_ids_max=2)
     for number in range(1, 5):
         one.hear("b", topic_message(number=number, custody=number))
@@ -142,7 +142,7 @@ def test_ids_above_the_bound_make_later_repeats_say_so() -> None:
 
 
 def test_qos_0_is_sent_and_never_kept() -> None:
-    """No row, no id on disk, and no word of custody."""
+    """No row, no id on disk and no custody acknowledgement."""
     one = One()
     ready = one.hear("b", topic_message(qos=0, custody=0, to=("m", "y")))
     assert ready.writes == []
@@ -152,7 +152,7 @@ def test_qos_0_is_sent_and_never_kept() -> None:
 
 
 def test_an_agent_counts_echoes_of_a_broker_without_no_local() -> None:
-    """What it handed over comes back, and is not sent again."""
+    """What it delivered returns and is not sent again."""
     simulation = line(3, has_no_local=False)
     for name in ("n1", "n2", "n3"):
         subscribe(simulation, name, "a/#")
@@ -165,8 +165,8 @@ def test_an_agent_counts_echoes_of_a_broker_without_no_local() -> None:
         assert core_of(simulation, name).counts["foreign_loop"] == 0
 
 
-def test_two_lanes_divide_copies_where_there_are_no_identifiers() -> None:
-    """A broker of 3.1.1: the new set has its own connection, and the marker comes back on both."""
+def test_two_connections_separate_copies_without_identifiers() -> None:
+    """With MQTT 3.1.1 the new set has its own connection, and the marker returns on both."""
     parts = AgentContext(AgentSettings("f", "m", has_identifiers=False), 0.0, 0, Random(1))
     capture = Capture(parts)
 
@@ -206,13 +206,13 @@ def test_two_lanes_divide_copies_where_there_are_no_identifiers() -> None:
 
 
 def test_a_marker_is_acknowledged() -> None:
-    """It fills no window of the broker."""
+    """It would otherwise fill the broker's window."""
     one = One()
     assert AckHost(77) in one.give(MarkerSeen(77, 12345)).effects
 
 
-def test_a_message_that_comes_back_is_held_anew() -> None:
-    """A neighbour's word that it kept a message may be about the copy that it has sent back meanwhile."""
+def test_a_returning_message_is_stored_again() -> None:
+    """A neighbour's acknowledgement may refer to a copy that it has sent back meanwhile."""
     one = One()
     one.hear("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("y",)))
     sent = one.hear("b", topic_message(to=("z",)))
@@ -228,8 +228,8 @@ def test_a_message_that_comes_back_is_held_anew() -> None:
     assert not one.agent.rows.stored
 
 
-def test_a_neighbour_is_told_what_was_kept_while_its_link_ended() -> None:
-    """Both came in one step: the word has no link to go by, and goes by the next one, on which frames go on."""
+def test_custody_of_a_message_is_acknowledged_over_the_next_link() -> None:
+    """Both happened in one step, so the acknowledgement is sent over the next link, which resumes the frames."""
     one = One()
     told = one.give(NeighbourFrame("b", encode(topic_message())), FederationLinkDown("b"))
     assert not [each for each in told.effects if isinstance(each, Send) and each.neighbour == "b"]
@@ -239,8 +239,8 @@ def test_a_neighbour_is_told_what_was_kept_while_its_link_ended() -> None:
     ]
 
 
-def test_a_word_from_before_the_end_is_old() -> None:
-    """It may have waited in a link that was cut; passed on, it would go round for ever."""
+def test_an_announcement_from_before_the_end_is_stale() -> None:
+    """It may have waited in a link that was cut; forwarded, it would circulate for ever."""
     one = One()
     one.hear("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
     one.hear("b", TopicCores("b", 5, 0, (Topic("k", 4, 0, (), is_ended=True),)))
@@ -250,7 +250,7 @@ def test_a_word_from_before_the_end_is_old() -> None:
 
 
 def test_a_retained_message_of_qos_0_does_not_replace_a_clients_newer_one() -> None:
-    """It left before the client's was captured. Nothing says which came to the broker first: the newer goes again."""
+    """It was sent before the client's was captured. The order at the broker is unknown, so the newer is sent again."""
     one = One()
     one.wants("a/b")
     old = topic_message(qos=0, custody=0, is_retained=True, stamp=1, payload=b"old")
@@ -264,7 +264,7 @@ def test_a_retained_message_of_qos_0_does_not_replace_a_clients_newer_one() -> N
 
 
 def test_a_deletion_is_remembered_for_a_day() -> None:
-    """An older value does not come back; behind that day nothing is left, and an old deletion of nothing is none."""
+    """An older value does not return. After that day nothing is left, and an old deletion of nothing is ignored."""
     one = One()
     one.wants("a/b")
     one.hear("b", topic_message(is_retained=True, stamp=WALL_MS + 5, payload=b""))
@@ -281,7 +281,7 @@ def test_a_deletion_is_remembered_for_a_day() -> None:
 
 
 def test_a_deletion_from_a_clock_that_is_years_behind_deletes() -> None:
-    """The value that stands came from that clock, too."""
+    """The current value came from that clock as well."""
     one = One()
     one.hear("b", topic_message(is_retained=True, stamp=1_000, payload=b"value"))
     later = one.hear("b", topic_message(number=2, custody=2, is_retained=True, stamp=1_001, payload=b""))
@@ -291,7 +291,7 @@ def test_a_deletion_from_a_clock_that_is_years_behind_deletes() -> None:
 
 
 def test_a_message_makes_32_hops() -> None:
-    """The 32nd agent delivers it to its own broker, and passes it on no more, counted."""
+    """The 32nd agent delivers it to its own broker and does not forward it, which is counted."""
     one = One()
     path = (*(f"h{number}" for number in range(31)), "b")
     ready = one.hear("b", topic_message(to=("m", "y"), path=path))

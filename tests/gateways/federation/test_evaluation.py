@@ -1,7 +1,7 @@
-"""The paper's evaluation and its predecessor's grid, on the clock of the simulation, and the figures that have bars.
+"""The paper's evaluation and its predecessor's grid on the simulated clock, and the figures that have limits.
 
-Its six brokers and eight links; next hops are those of a breadth-first search over the same graph. What a process costs
-and what real brokers add is measured by ``python -m bench.federation``.
+Its six brokers and eight links; next hops are those of a breadth-first search over the same graph. The cost of a
+process and the effect of real brokers are measured by ``python -m bench.federation``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAPERS_TIMERS = {"hello_s": 5.0, "announce_s": 20.0}
 
 @pytest.mark.parametrize("timers", [{}, PAPERS_TIMERS], ids=["ours", "the paper's"])
 def test_the_papers_graph(timers: dict[str, float]) -> None:
-    """Everybody knows everybody; one subscriber makes one core; both ends' messages come over a shortest path."""
+    """All agents know each other; one subscriber makes one core; both ends' messages take a shortest path."""
     simulation = paper(**timers)
     took = simulation.run_until(lambda: knows_all(simulation, list(PAPER)), 3.0)
     subscribe(simulation, "243", "mytopic/example_subtopic")
@@ -45,7 +45,7 @@ def test_the_papers_graph(timers: dict[str, float]) -> None:
 
 
 def test_the_papers_contention() -> None:
-    """Two subscribers at once contend for a core: one is left within a second."""
+    """Two simultaneous subscribers contend for a core; one remains within a second."""
     worst = 0.0
     for seed in range(20):
         simulation = paper(seed=seed)
@@ -66,7 +66,7 @@ def is_settled(simulation: FederationSimulation, topic_filter: str) -> bool:
 
 
 def test_the_grid_is_known_and_reached() -> None:
-    """Nine agents know each other within 3 s; from a SUBSCRIBE to the first delivery over four hops it takes 1 s."""
+    """Nine agents know each other within 3 s; SUBSCRIBE to first delivery over four hops takes 1 s."""
     took, worst = 0.0, 0.0
     for seed in range(10):
         simulation = grid(seed=seed)
@@ -83,8 +83,9 @@ def test_the_grid_is_known_and_reached() -> None:
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["killed", "silent"])
-def test_the_predecessors_grid_with_a_death_in_the_middle(is_silent: bool) -> None:
-    """Subscribers at 3 and 8, publisher at 7, 1 000 messages; agent 5 dies, or falls silent: 4 s at most elsewhere.
+def test_the_predecessors_grid_with_a_crash_in_the_middle(is_silent: bool) -> None:
+    """Subscribers at 3 and 8, publisher at 7, 1 000 messages; agent 5 is killed or blocked; gaps elsewhere are at most
+    4 s.
 
     A second publisher at 4 and a subscriber at 6 have their only shortest path through 5.
     """
@@ -115,7 +116,7 @@ def test_the_predecessors_grid_with_a_death_in_the_middle(is_silent: bool) -> No
 
 
 def test_paths_are_short() -> None:
-    """Hops against a breadth-first search: 1.2 in the median, 2 at worst."""
+    """Hops compared with a breadth-first search are 1.2 in the median, 2 at worst."""
     stretches: list[float] = []
     for seed in range(6):
         simulation = FederationSimulation(seed)
@@ -150,7 +151,7 @@ def test_an_idle_federation_is_quiet() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 9, 16, 25, 50])
 def test_growth(count: int) -> None:
-    """Print what an idle agent sends, against the number of agents."""
+    """Print what an idle agent sends, by the number of agents."""
     simulation = FederationSimulation(count)
     names = make_graph(simulation, count)
     simulation.start()

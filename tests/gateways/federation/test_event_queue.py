@@ -1,4 +1,4 @@
-"""What waits for an agent's turn is bounded by bytes: neighbours are not read, QoS 0 of the broker is dropped."""
+"""Tests that an agent's event queue is limited by bytes: neighbours are not read, QoS 0 of the broker is dropped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAMES = 64
 
 
 def test_event_queue_counts_bytes_that_peers_choose_and_events() -> None:
-    """Either bound makes it full; a turn takes everything."""
+    """Either limit makes it full; one iteration takes everything."""
     queue = EventQueue()
     queue.put(NeighbourFrame("b", bytes(EVENTS_BYTES_MAX - 3)))
     assert not queue.is_full
@@ -39,7 +39,7 @@ def test_event_queue_counts_bytes_that_peers_choose_and_events() -> None:
 
 
 async def test_neighbour_with_large_frames_waits_until_a_turn_has_taken_them(tmp_path: Path) -> None:
-    """NIST: protect. 32 MiB are sent and no turn is made: 4 MiB are taken, and what one read and its frame hold."""
+    """32 MiB are sent without an iteration; 4 MiB are read, plus one read and its frame."""
     authority = DevelopmentAuthority(tmp_path, "f", datetime.datetime.now(datetime.UTC), "StrataMQ federation")
     queue, taken = EventQueue(), trio.Event()
 
@@ -73,7 +73,7 @@ async def test_neighbour_with_large_frames_waits_until_a_turn_has_taken_them(tmp
 def test_broker_message_of_qos_0_is_dropped_and_counted_while_the_queue_is_full(
     tmp_path: Path, is_full: bool, kept: int
 ) -> None:
-    """One of QoS 1 is taken: the Receive Maximum bounds those."""
+    """QoS 1 is accepted, since the Receive Maximum limits it."""
     events: list[Any] = []
     host = host_of("mqtt://127.0.0.1:1", tmp_path, events.append, lambda: is_full)
     for qos in (0, 1):

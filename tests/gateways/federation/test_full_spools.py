@@ -1,15 +1,15 @@
-"""Agents whose spool has no room: what their broker was not acknowledged for comes again, and counts then."""
+"""Tests agents with a full spool; the broker sends unacknowledged messages again, and they are processed then."""
 
 from __future__ import annotations
 
 from tests.gateways.federation.graphs import line, subscribe
 
-SPOOL_BYTES = 600  # of two messages
+SPOOL_BYTES = 600  # two messages
 MESSAGES = 6
 
 
-def test_a_death_after_a_change_of_filters_loses_nothing_that_waited_for_room() -> None:
-    """Copies of the old filter wait in the broker's session; the new filter stands, and the agent dies."""
+def test_a_crash_after_a_filter_change_loses_nothing_that_waited() -> None:
+    """Copies of the old filter wait in the broker's session when the agent is killed with the new filter active."""
     simulation = line(3, spool_bytes_max=SPOOL_BYTES)
     subscribe(simulation, "n3", "a/b")
     simulation.run(4.0)
@@ -35,8 +35,8 @@ def test_a_death_after_a_change_of_filters_loses_nothing_that_waited_for_room() 
     assert not core.capture.is_changing
 
 
-def test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death() -> None:
-    """Found by the simulation (seed 31350): its register was kept, and it was dropped as known when it came again."""
+def test_a_waiting_retained_message_is_not_known_after_a_crash() -> None:
+    """Found by the simulation (seed 31350): its register was stored, so the resent message was dropped as known."""
     simulation = line(3, spool_bytes_max=SPOOL_BYTES)
     subscribe(simulation, "n3", "c")
     simulation.run(4.0)

@@ -1,4 +1,6 @@
-"""Real Mosquittos, one agent beside each: publish anywhere, subscribe anywhere, once; the grid of three by three."""
+"""Tests real Mosquittos with one agent each: exactly one delivery between any two of them, and the three by three
+grid.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def words_of(site: Site, *words: str) -> list[list[str]]:
 
 
 def test_two_brokers(tmp_path: Path) -> None:
-    """What is published at one is delivered at the other, once, and behind an empty restart; commands say so."""
+    """Messages published at one are delivered at the other once, also after an empty restart; commands show them."""
     federation = Federation(tmp_path, ["a", "b"], [("a", "b")])
     with running(federation):
         federation.wait_overlay()
@@ -57,7 +59,7 @@ def test_two_brokers(tmp_path: Path) -> None:
 
 
 def restart_empty(site: Site) -> Publisher:
-    """Let a broker forget its sessions, the agent's among them; return a publisher when it captures again."""
+    """Restart a broker without its sessions; return a publisher when the agent captures again."""
     site.kill("broker")
     until(lambda: not site.ask("status")["host"], PATIENCE_S, "the agent to notice")
     site.start_broker()
@@ -70,7 +72,7 @@ def restart_empty(site: Site) -> Publisher:
 
 
 def check_commands(federation: Federation, publisher: Publisher) -> None:
-    """Ask ``topics`` and ``why``; ``forget`` an agent that can be reached, no agent, and one that is gone."""
+    """Run ``topics`` and ``why``; ``forget`` a reachable agent, no agent and a dead one."""
     site = federation.sites["a"]
     (row,) = [row for row in words_of(site, "topics") if row[0] == "plant/#"]
     assert row[1:3] == ["b", "b"]
@@ -92,7 +94,7 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
         publisher.publish("plant/x", b"late" + payload)
     publisher.wait(PATIENCE_S)
     until(lambda: site.ask("status")["messages_kept"] == 5, PATIENCE_S, "messages that are kept")
-    done = site.command("forget", "")  # the empty name stands for the agent's own broker inside
+    done = site.command("forget", "")  # the empty name is the agent's own broker internally
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "not empty" in done.stderr
     assert site.ask("status")["messages_kept"] == 5
     assert words_of(site, "forget", "b")[0][:3] == ["b", "is", "forgotten;"]
@@ -101,7 +103,7 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
 
 
 def test_grid_of_nine(tmp_path: Path) -> None:
-    """The predecessor's grid: subscribers at 3 and 8, publisher at 7; each message reaches both, once."""
+    """The predecessor's grid has subscribers at 3 and 8 and a publisher at 7; each message reaches both once."""
     federation = Federation(tmp_path, NAMES, GRID, {"redundancy": 2})
     with running(federation):
         federation.wait_overlay()

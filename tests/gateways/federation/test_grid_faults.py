@@ -1,7 +1,7 @@
-"""The grid of nine Mosquittos in faults: a middle that dies, a middle column that is cut, links over satellites.
+"""Tests the grid of nine Mosquittos with faults: a killed middle, a cut middle column and satellite links.
 
-1 000 messages of QoS 2 of each publisher (7, 4, 3), subscribers at 3, 6 and 8, redundancy 2; nothing is lost, and
-nothing comes twice.
+Each publisher (7, 4, 3) sends 1 000 messages of QoS 2 to subscribers at 3, 6 and 8 with redundancy 2; nothing is lost
+or delivered twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = [str(number) for number in range(1, 10)]
 MESSAGES = 1_000
 RATE = 50.0
 ENDS = ("3", "6", "8")
-GAP_S_MAX = 4.0  # elsewhere, when broker or agent in the middle dies
+GAP_S_MAX = 4.0  # elsewhere, when the broker or agent in the middle is killed
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def run_grid(
     fault: Callable[[Federation], None],
     gap_s_max: float = math.inf,
 ) -> None:
-    """Publish in a fault, and count at 3, 6 and 8 what comes; 4 reaches 6 by 5 alone on a shortest way."""
+    """Publish during a fault and count the messages at 3, 6 and 8; the only shortest path from 4 to 6 is through 5."""
     federation = Federation(folder, NAMES, GRID, {"redundancy": 2}, relays.port)
     with running(federation):
         federation.wait_overlay()
@@ -82,7 +82,7 @@ def run_grid(
                 twice = sum(count > 1 for count in seen.payloads.values())
                 lost = len(acked - set(seen.payloads))
                 print(f"lost {lost}, twice {twice}, longest gap {longest_gap(seen):.1f} s")
-        time.sleep(3)  # for what comes twice to come
+        time.sleep(3)  # for late duplicates
         for seen in subscribers:
             assert max(seen.payloads.values()) == 1
             assert longest_gap(seen) <= gap_s_max
@@ -92,17 +92,17 @@ def run_grid(
 
 
 def test_broker_5_killed(tmp_path: Path, relays: Relays) -> None:
-    """A broker in the middle that dies has no part in the others' messages."""
+    """A killed broker in the middle does not affect the others' messages."""
     run_grid(tmp_path, relays, ("7", "4"), lambda federation: federation.sites["5"].kill("broker"), GAP_S_MAX)
 
 
 def test_agent_5_killed(tmp_path: Path, relays: Relays) -> None:
-    """A way is cut; rows that were for it take another."""
+    """A path is cut; rows that were to use it take another."""
     run_grid(tmp_path, relays, ("7", "4"), lambda federation: federation.sites["5"].kill("agent"), GAP_S_MAX)
 
 
 def test_both_killed_and_back(tmp_path: Path, relays: Relays) -> None:
-    """They come back, and nothing comes twice by it; elsewhere messages pause for 4 s at most."""
+    """They return without duplicates; elsewhere messages pause for at most 4 s."""
 
     def fault(federation: Federation) -> None:
         site = federation.sites["5"]
@@ -115,8 +115,8 @@ def test_both_killed_and_back(tmp_path: Path, relays: Relays) -> None:
     run_grid(tmp_path, relays, ("7", "4"), fault, GAP_S_MAX)
 
 
-def test_agent_5_stands_still(tmp_path: Path, relays: Relays) -> None:
-    """Its connections stay, and nothing comes of them: three hellos are missed, and messages go around it."""
+def test_agent_5_is_stopped(tmp_path: Path, relays: Relays) -> None:
+    """Its connections stay open but silent; three hellos are missed and messages take other paths."""
 
     def fault(federation: Federation) -> None:
         agent = federation.sites["5"].agent
@@ -129,7 +129,7 @@ def test_agent_5_stands_still(tmp_path: Path, relays: Relays) -> None:
 
 
 def test_agents_at_the_ends_killed(tmp_path: Path, relays: Relays) -> None:
-    """The origin's and a subscriber's agent die in the middle of messages, and come back."""
+    """The agents of the origin and a subscriber are killed during publishing and restarted."""
 
     def fault(federation: Federation) -> None:
         for name in ("7", "3", "7", "8"):
@@ -141,7 +141,7 @@ def test_agents_at_the_ends_killed(tmp_path: Path, relays: Relays) -> None:
 
 
 def test_middle_column_cut(tmp_path: Path, relays: Relays) -> None:
-    """For 30 s nothing passes between the columns, and both sides publish; after it everybody has everything."""
+    """The columns are separated for 30 s while both sides publish; afterwards everything is delivered."""
 
     def fault(federation: Federation) -> None:
         del federation
@@ -154,6 +154,6 @@ def test_middle_column_cut(tmp_path: Path, relays: Relays) -> None:
 
 
 def test_slow_links_with_stalls(tmp_path: Path, relays: Relays) -> None:
-    """Each link takes 300 ms, and 5 % of the writes stall for 0.3 to 3 s."""
+    """Each link takes 300 ms, and 5 % of the writes are delayed by 0.3 to 3 s."""
     relays.delay_s, relays.stall_share = 0.3, 0.05
     run_grid(tmp_path, relays, ("7",), lambda _: None)

@@ -1,4 +1,4 @@
-"""Bad input of federations: each is refused or dropped with a counted reason, and never an exception."""
+"""Tests bad input of federations; each is refused or dropped with a counted reason and never raises."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class One:
         return self.give(*(NeighbourFrame(name, encode(each)) for each in messages))
 
     def wants(self, *filters: str) -> None:
-        """Let "b" be the core of filters that others want."""
+        """Make "b" the core of filters that others want."""
         topics = tuple(Topic(each, 1, 2, ("b",)) for each in filters)
         self.hear("b", TopicCores("b", 5, 0, topics))
         self.settle()
 
     def settle(self) -> None:
-        """Send markers back until the capture set stands."""
+        """Return markers until the capture set is active."""
         while self.markers:
             self.give(MarkerSeen(0, self.markers.pop(0)))
 
@@ -148,16 +148,16 @@ UNREADABLE: list[tuple[str, bytes, str]] = [
 ]
 
 
-def test_names_that_are_known_are_counted_as_well() -> None:
-    """A neighbour names one agent a million times: its message is none."""
+def test_repeated_names_count_towards_the_limit() -> None:
+    """A neighbour lists one agent a million times; its message is refused."""
     decode(encode(topic_message(to=("y",))))
     with pytest.raises(MalformedFederationMessage, match="names"):
         decode(encode(topic_message(to=("y",) * 4097)))
 
 
 @pytest.mark.parametrize(("data", "reason"), [each[1:] for each in UNREADABLE], ids=[each[0] for each in UNREADABLE])
-def test_what_cannot_be_read_closes_the_link(data: bytes, reason: str) -> None:
-    """Counted by its reason, and nothing of it is kept."""
+def test_undecodable_messages_close_the_link(data: bytes, reason: str) -> None:
+    """It is counted by reason, and nothing of it is kept."""
     with pytest.raises(MalformedFederationMessage) as raised:
         decode(data)
     assert raised.value.reason == reason
@@ -167,20 +167,20 @@ def test_what_cannot_be_read_closes_the_link(data: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("message", GOOD, ids=lambda each: str(type(each).__name__))
-def test_good_messages_come_back(message: Message) -> None:
-    """The samples of the fuzz targets are well formed."""
+def test_valid_messages_round_trip(message: Message) -> None:
+    """The samples of the fuzz targets are valid."""
     assert decode(encode(message)) == message
 
 
 def test_an_agent_may_have_as_many_neighbours_as_there_may_be_agents() -> None:
-    """A word of more than 256 closed the links of all that read it."""
+    """A message listing more than 256 used to close the links of all readers."""
     word = Federate("b", 7, 5, 2, 0, 1, (), tuple(f"shop-{number}" for number in range(1_024)))
     assert decode(encode(word)) == word
 
 
 @pytest.mark.parametrize("size", range(1, 40))
 def test_cut_messages_are_refused(size: int) -> None:
-    """No beginning of a message is one."""
+    """No prefix of a message is valid."""
     for message in GOOD:
         data = encode(message)
         if size < len(data):
@@ -210,8 +210,8 @@ RULES: list[tuple[str, str, Message, str, bool]] = [
 @pytest.mark.parametrize(
     ("name", "message", "reason", "is_closed"), [each[1:] for each in RULES], ids=[each[0] for each in RULES]
 )
-def test_what_breaks_a_rule_is_counted(name: str, message: Message, reason: str, is_closed: bool) -> None:
-    """Identity and numbering close the link; what is merely late, or not wanted, is dropped."""
+def test_violations_are_counted(name: str, message: Message, reason: str, is_closed: bool) -> None:
+    """Identity and numbering errors close the link; late or unwanted messages are dropped."""
     one = One()
     ready = one.hear(name, message)
     assert one.agent.counts[reason] == 1
@@ -220,7 +220,7 @@ def test_what_breaks_a_rule_is_counted(name: str, message: Message, reason: str,
 
 
 def test_a_message_comes_once_whatever_a_neighbour_repeats() -> None:
-    """A neighbour that forwards back, or twice, makes no second delivery; both are kept and counted."""
+    """A neighbour that sends back or repeats causes no second delivery; both are stored and counted."""
     one = One()
     first = one.hear("b", topic_message())
     again = one.hear("y", topic_message(path=("b", "y")))
@@ -230,7 +230,7 @@ def test_a_message_comes_once_whatever_a_neighbour_repeats() -> None:
 
 
 def test_a_core_that_announces_itself_from_two_places() -> None:
-    """Two words with one number say different things: the first stands."""
+    """Of two conflicting messages with one number the first is kept."""
     one = One()
     one.hear("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
     one.hear("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("y",)),)))
@@ -239,7 +239,7 @@ def test_a_core_that_announces_itself_from_two_places() -> None:
 
 
 def test_a_clock_that_begins_at_1970() -> None:
-    """As on a small computer that was switched on: a message is older than it, kept, and known after a restart."""
+    """As on a small computer after power-on: a message is older than its clock, stored, and known after a restart."""
     one = One(wall_ms=1_000)
     one.hear("b", topic_message(age_ms=3_600_000))
     (before,) = one.agent.rows.stored.values()
@@ -258,7 +258,7 @@ def test_interests_above_the_bound_are_not_learned() -> None:
 
 
 def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
-    """Wishes are said in pages: all at once were no frame of a link, or more filters than a neighbour reads."""
+    """Interests are sent in pages; all at once would exceed a frame or a neighbour's filter limit."""
     one = One()
     wishes = [SubscriptionRequest(f"{number}/{'x' * 900}", 1, True) for number in range(12_000)]
     one.agent.trees.send_requests("b", wishes)
@@ -269,8 +269,8 @@ def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
 
 
 @pytest.mark.parametrize("policy", [NeighbourPolicy(messages_per_s=10.0), NeighbourPolicy(bytes_per_s=50.0)])
-def test_a_neighbour_costs_no_more_than_its_ceilings(policy: NeighbourPolicy) -> None:
-    """Of messages and of bytes in a second: above them its link is not read."""
+def test_a_neighbour_is_rate_limited(policy: NeighbourPolicy) -> None:
+    """Above its messages or bytes per second its link is not read."""
     one = One(policy)
     ready = one.hear("b", *[NeighbourHello(1 << 32) for each in range(100)])
     held = [effect for effect in ready.effects if isinstance(effect, HoldLink) and effect.neighbour == "b"]
@@ -278,7 +278,7 @@ def test_a_neighbour_costs_no_more_than_its_ceilings(policy: NeighbourPolicy) ->
 
 
 def test_a_full_spool_acknowledges_nobody() -> None:
-    """Neither the broker nor a neighbour, until there is room; then both, in order."""
+    """Neither the broker nor a neighbour, until there is capacity; then both, in order."""
     one = One(spool_bytes_max=1000)
     one.wants("a/#")
     taken: list[int] = []
@@ -294,7 +294,7 @@ def test_a_full_spool_acknowledges_nobody() -> None:
     for ref in range(1, 8):
         see(one.give(Captured(ref, "a/b", bytes(100), 2, False, {}, (one.identifiers["a/#"],))))
     assert 0 < len(taken) < 7
-    see(one.hear("y", topic_message(path=("y",), to=("b",), payload=bytes(6000))))  # each hop has room of its own
+    see(one.hear("y", topic_message(path=("y",), to=("b",), payload=bytes(6000))))  # each hop has its own capacity
     ready = see(one.hear("y", topic_message(number=2, custody=2, path=("y",), to=("b",))))
     assert [effect.neighbour for effect in ready.effects if isinstance(effect, HoldLink)] == ["y"]
     assert not [each for each in ready.effects if isinstance(each, Send) and isinstance(decode(each.data), CustodyAck)]
@@ -305,8 +305,8 @@ def test_a_full_spool_acknowledges_nobody() -> None:
     assert not one.agent.rows.stored
 
 
-def test_a_neighbour_that_keeps_nothing_is_passed_by() -> None:
-    """After ten seconds its messages take another way, and a line says so."""
+def test_a_neighbour_without_custody_is_avoided() -> None:
+    """After ten seconds its messages take another path, which is logged."""
     one = One()
     one.hear("b", Federate("b", 8, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("b", "y")))
     one.hear("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")))
@@ -326,13 +326,13 @@ def test_a_neighbour_that_keeps_nothing_is_passed_by() -> None:
             one.hear("y", Federate("y", 9, 5, int(one.now), 0, 1, (), ("m", "z")))
             one.hear("b", Federate("z", 11, 5, int(one.now), 1, 1, (), ("b", "y")))
             one.hear("b", Federate("b", 8, 5, int(one.now), 0, 1, (), ("m", "z")))
-        one.hear("b", CustodyAck(0))  # which is no news
+        one.hear("b", CustodyAck(0))  # repeats the last one
     assert one.agent.counts["not_kept"] >= 1
     assert "y" in through
 
 
 def test_a_neighbour_that_was_merely_slow_is_trusted_again() -> None:
-    """With its word that it kept a message, and not half a minute later: it may be the only way."""
+    """Its acknowledgement restores trust at once, not half a minute later, since it may be the only path."""
     one = One()
     one.hear("b", TopicCores("b", 5, 0, (Topic("k", 1, 2, ("b",)),)))
     one.settle()
@@ -368,13 +368,13 @@ def test_a_spool_of_another_federation_is_refused() -> None:
 
 
 def test_a_message_row_that_is_damaged_is_counted() -> None:
-    """The rest of the spool is taken."""
+    """The rest of the spool is used."""
     agent = Agent(AgentSettings("f", "m"), {"message": [(b"b\0" + bytes(16), bytes(20) + b"\xc1")]}, 0.0, 1, Random(1))
     assert agent.counts["row_unreadable"] == 1
 
 
-def test_what_was_never_subscribed_is_acknowledged_and_dropped() -> None:
-    """A broker that sends what nobody asked for fills nothing."""
+def test_unsubscribed_messages_are_acknowledged_and_dropped() -> None:
+    """Unrequested messages from a broker fill nothing."""
     one = One()
     one.wants("b/#")
     for identifiers in ((), (99,)):
@@ -387,7 +387,7 @@ def test_what_was_never_subscribed_is_acknowledged_and_dropped() -> None:
 
 
 def test_a_second_agent_at_the_same_broker_does_not_send_again() -> None:
-    """What another agent handed to this broker has its mark: it is dropped here, and not handed over twice."""
+    """What another agent delivered to this broker has its mark, so it is dropped here and not delivered twice."""
     other, one = One(), One()
     one.wants("a/#")
     handed = [each for each in other.hear("b", topic_message()).effects if isinstance(each, Inject)]
@@ -401,8 +401,8 @@ def test_a_second_agent_at_the_same_broker_does_not_send_again() -> None:
 
 
 @pytest.mark.parametrize("mark", ["f/b/1/x", "f/b", "", "g/b/1/2/00000000", "f/b/" + "9" * 30 + "/1/00000000"])
-def test_a_mark_that_is_none_is_a_clients_property(mark: str) -> None:
-    """It is not carried, and the message is an ordinary one."""
+def test_an_invalid_mark_is_a_clients_property(mark: str) -> None:
+    """It is not forwarded, and the message is an ordinary one."""
     one = One()
     one.wants("a/#")
     properties: dict[int, object] = {PropertyId.USER_PROPERTY: [("federation-id", mark), ("own", "1")]}

@@ -1,4 +1,4 @@
-"""Links of agents: who may come in, what a partner that lies or is silent costs, and that the others go on."""
+"""Tests who may connect to an agent's links, and that hostile or silent peers do not affect the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = PATIENCE_S
 
 
 class Site:
-    """Links of one agent "m" that takes connections, and what its core would get."""
+    """Links of one agent "m" that accepts connections, and the events for its core."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DevelopmentAuthority]:
-    """Return an authority of the federation, and one of another with the same subject."""
+    """Return an authority of the federation, and one of another federation with the same subject."""
     made = {}
     for name in ("f", "g"):
         made[name] = DevelopmentAuthority(tmp_path_factory.mktemp(name), name, NOW, "StrataMQ federation")
@@ -72,7 +72,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 async def knock(port: int, files: CertificateFiles, hello: bytes) -> bytes:
-    """Connect, say HELLO and bytes behind it; return what comes until the end, or the first of it."""
+    """Connect, send HELLO and the given bytes; return what is received."""
     plain = await open_stream(f"127.0.0.1:{port}")
     try:
         stream = await wrap_tls(plain, link_contexts(files).client, server_side=False)
@@ -97,7 +97,7 @@ def hello_of(name: str, federation: str = "f", tier: str = TIER_FEDERATE, incarn
 async def test_neighbour_gets_in_beside_idle_connections(
     authorities: dict[str, DevelopmentAuthority], source: str, said: bytes
 ) -> None:
-    """NIST: protect. 200 connections, opened again when they are closed."""
+    """200 connections, opened again when they are closed."""
     certificate = authorities["f"].node
     async with running(Site(certificate(TIER_FEDERATE, "m"))) as site:
         idle = idle_connections(("127.0.0.1", site.port), 200, (source,), said)
@@ -115,7 +115,7 @@ STRANGERS = [
     ("f", TIER_FEDERATE, "m", hello_of("m"), (), "the name of this agent"),
     ("f", TIER_FEDERATE, "b", hello_of("z"), (), "the certificate names b"),
     ("f", TIER_FEDERATE, "b", hello_of("b", federation="g"), (), "the certificate names b"),
-    ("f", TIER_FEDERATE, "b", hello_of("b"), ("y",), "not among federate.accept"),
+    ("f", TIER_FEDERATE, "b", hello_of("b"), ("y",), "not in federate.accept"),
     ("f", TIER_FEDERATE, "b", b"\xff" * 4_096, (), ""),
     ("f", TIER_FEDERATE, "b", b"GET / HTTP/1.1\r\n\r\n", (), ""),
     ("g", TIER_FEDERATE, "b", hello_of("b"), (), "TLS"),
@@ -136,7 +136,7 @@ STRANGERS = [
         "another authority",
     ],
 )
-async def test_strangers_do_not_come_in(
+async def test_unauthorized_peers_are_refused(
     authorities: dict[str, DevelopmentAuthority],
     caplog: pytest.LogCaptureFixture,
     authority: str,
@@ -146,7 +146,7 @@ async def test_strangers_do_not_come_in(
     accept: tuple[str, ...],
     why: str,
 ) -> None:
-    """Each is counted and named in the log; no link begins, and a good neighbour comes in behind it."""
+    """Each is counted and logged; no link begins, and a valid neighbour still connects."""
     caplog.set_level("INFO")
     site = Site(authorities["f"].node(TIER_FEDERATE, "m"), accept=accept)
     async with running(site):
@@ -162,7 +162,7 @@ async def test_strangers_do_not_come_in(
 
 
 async def test_a_port_scan_costs_nothing(authorities: dict[str, DevelopmentAuthority]) -> None:
-    """A connection without TLS is refused, one that is closed at once too."""
+    """A connection without TLS is refused, as is one that closes at once."""
     site = Site(authorities["f"].node(TIER_FEDERATE, "m"))
     async with running(site):
         for data in (b"", b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0", bytes(100_000)):
@@ -176,7 +176,7 @@ async def test_a_port_scan_costs_nothing(authorities: dict[str, DevelopmentAutho
         assert not site.named(FederationLinkUp)
 
 
-async def test_an_incarnation_before_is_refused(authorities: dict[str, DevelopmentAuthority]) -> None:
+async def test_an_earlier_incarnation_is_refused(authorities: dict[str, DevelopmentAuthority]) -> None:
     """A process that was replaced does not take its link back."""
     site = Site(authorities["f"].node(TIER_FEDERATE, "m"))
     files = authorities["f"].node(TIER_FEDERATE, "b")
@@ -188,8 +188,8 @@ async def test_an_incarnation_before_is_refused(authorities: dict[str, Developme
         assert [each.incarnation for each in site.named(FederationLinkUp)] == [5]
 
 
-async def test_frames_that_are_none_end_the_connection(authorities: dict[str, DevelopmentAuthority]) -> None:
-    """A frame of 8 MiB and more, or of no kind, ends it, counted; the link may begin again."""
+async def test_invalid_frames_close_the_connection(authorities: dict[str, DevelopmentAuthority]) -> None:
+    """A frame of 8 MiB and more, or of unknown kind, closes it and is counted; the link may be resumed."""
     site = Site(authorities["f"].node(TIER_FEDERATE, "m"))
     files = authorities["f"].node(TIER_FEDERATE, "b")
     async with running(site):

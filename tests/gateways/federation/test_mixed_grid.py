@@ -1,4 +1,6 @@
-"""A grid of different brokers: six Mosquittos, an aedes, two clusters of ours; and what stood at a cluster before."""
+"""Tests a grid of six Mosquittos, an aedes and two StrataMQ clusters, and subscriptions made before an agent
+started.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ MESSAGES = 100
 
 
 class Cluster(Site):
-    """A cluster of ours in the place of a Mosquitto."""
+    """A StrataMQ cluster instead of a Mosquitto."""
 
     def __init__(self, *place: object) -> None:
         super().__init__(*place)  # type: ignore[arg-type]
@@ -46,7 +48,7 @@ class Cluster(Site):
         self.cluster: LocalCluster | None = None
 
     def start_broker(self) -> None:
-        """Start a small one, and make a token for the agent."""
+        """Start a small one and create a token for the agent."""
         ports = ("--plain-port", str(self.broker_port), "--admin-port", str(self.admin_port))
         made = local_cluster("--edges", "1", *ports, "--set", "edge.events=true")
         self.cluster = self._stack.enter_context(made)
@@ -55,20 +57,20 @@ class Cluster(Site):
         self.token.write_text(str(shown["token"]))
 
     def stop(self) -> None:
-        """End it too."""
+        """Stop the cluster as well."""
         super().stop()
         self._stack.close()
 
 
 class Aedes(Site):
-    """An aedes in the place of a Mosquitto: MQTT 3.1.1, no log and no No Local."""
+    """An aedes instead of a Mosquitto, with MQTT 3.1.1, no log and no No Local."""
 
     def __init__(self, *place: object) -> None:
         super().__init__(*place)  # type: ignore[arg-type]
         self.settings = {"host_kind": "static", "filters": ["plant/#"], "protocol": "3.1.1", "no_local": False}
 
     def start_broker(self) -> None:
-        """Start, and wait until it listens."""
+        """Start and wait until it listens."""
         environment = javascript("aedes")
         command = ["node", "-e", AEDES, "--", str(self.broker_port)]
         self.broker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -79,8 +81,8 @@ def payloads(head: str) -> list[bytes]:
     return [f"{head}-{number}".encode() for number in range(MESSAGES)]
 
 
-def test_what_was_subscribed_before_the_agent_came(tmp_path: Path) -> None:
-    """The agent beside a cluster reads it in the list; its own captures are not taken for somebody's wishes."""
+def test_subscriptions_from_before_the_agent_count(tmp_path: Path) -> None:
+    """The agent of a cluster reads it from the list; its own captures do not count as interest."""
     federation = Federation(tmp_path, ["a", "b"], [("a", "b")], kinds={"b": Cluster})
     a, b = federation.sites["a"], federation.sites["b"]
     try:
@@ -118,7 +120,9 @@ def _members(site: Site, topic_filter: str) -> list[str]:
 
 
 def test_six_mosquittos_an_aedes_and_two_clusters(tmp_path: Path) -> None:
-    """Publishers at a Mosquitto and at a cluster, subscribers at two Mosquittos and at the other cluster: each once."""
+    """Publishers at a Mosquitto and a cluster, subscribers at two Mosquittos and the other cluster; each gets each
+    once.
+    """
     javascript("aedes")  # skips
     kinds: dict[str, type[Site]] = {"1": Cluster, "5": Aedes, "9": Cluster}
     federation = Federation(tmp_path, NAMES, GRID, {"redundancy": 2}, kinds=kinds)

@@ -1,4 +1,4 @@
-"""A real broker that is spoken to by MQTT 3.1.1: as a bridge of level 0x84, and by counting echoes."""
+"""Tests a real broker over MQTT 3.1.1, as a bridge of level 0x84 and by counting echoes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAUSE_S = 0.005
 
 
 class AsBridge(Site):
-    """Its agent comes with level 0x84."""
+    """Its agent connects with level 0x84."""
 
     def __init__(self, *place: object) -> None:
         super().__init__(*place)  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ class AsBridge(Site):
 
 
 class WithEchoes(Site):
-    """Its agent comes as a client, and counts what comes back."""
+    """Its agent connects as a client and counts the echoes."""
 
     def __init__(self, *place: object) -> None:
         super().__init__(*place)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ class WithEchoes(Site):
 
 @pytest.mark.parametrize("kind", [AsBridge, WithEchoes])
 def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
-    """Both ways each message comes once, while the set of captured filters moves from connection to connection."""
+    """Each message arrives once in both directions while the captured filters move between connections."""
     federation = Federation(tmp_path, ["a", "b", "c"], [("a", "b"), ("b", "c")], kinds={"a": kind})
     with running(federation):
         federation.wait_overlay()
@@ -70,7 +70,7 @@ def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
             until(lambda: all(set(each.payloads) == wanted for each in ends), PATIENCE_S, "all messages")
         finally:
             print([len(wanted - set(each.payloads)) for each in ends], a.ask("status")["counts"])
-        time.sleep(1)  # for what comes twice
+        time.sleep(1)  # for late duplicates
         assert [set(each.payloads.values()) for each in ends] == [{1}] * 3
         for end in ends:
             end.close()

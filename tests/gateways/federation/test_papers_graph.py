@@ -1,4 +1,4 @@
-"""The paper's six brokers and eight links, with real brokers, and what the commands print about them."""
+"""Tests the paper's six brokers and eight links with real brokers, and the commands' output about them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows_of(site: Site) -> dict[str, str]:
 
 
 def check_printed(federation: Federation) -> None:
-    """Compare what ``graph`` and ``status`` print at each agent with the links, and with a breadth-first search."""
+    """Compare the output of ``graph`` and ``status`` at each agent with the links and a breadth-first search."""
     for name, site in federation.sites.items():
         lines = {frozenset(line.split(" -- ")) for line in site.command("graph").stdout.splitlines()}
         assert lines == {frozenset(link) for link in LINKS}, name
@@ -56,7 +56,7 @@ def check_printed(federation: Federation) -> None:
 
 
 def test_neighbours_and_next_hops_are_printed(tmp_path: Path) -> None:
-    """One subscriber, publishers at both ends; then the agent in the middle of the ways dies and comes back."""
+    """One subscriber, publishers at both ends; then the agent in the middle is killed and restarted."""
     federation = Federation(tmp_path, NAMES, LINKS, {"redundancy": 2})
     with running(federation):
         federation.wait_overlay()
@@ -73,7 +73,7 @@ def test_neighbours_and_next_hops_are_printed(tmp_path: Path) -> None:
         until(lambda: len(subscriber.payloads) == MESSAGES * len(ends), PATIENCE_S, "all messages")
         for path in subscriber.paths.values():
             assert len(path) - 1 == breadth_first(LINKS, path[0])["243"][0], path
-        federation.sites["180"].kill("agent")  # 230's only shortest way; 22 has one by 150 and 217
+        federation.sites["180"].kill("agent")  # 230's only shortest path; 22 has one by 150 and 217
         for number, end in enumerate(ends):
             for message in range(MESSAGES, 2 * MESSAGES):
                 end.publish(TOPIC, b"%d-%d" % (number, message))
@@ -89,7 +89,7 @@ def test_neighbours_and_next_hops_are_printed(tmp_path: Path) -> None:
 
 
 def test_two_subscribers_contend_for_a_core(tmp_path: Path) -> None:
-    """Both SUBSCRIBE at one moment: a second later all six name one core, one of the two, and both get each message."""
+    """Two simultaneous SUBSCRIBEs; a second later all six agree on one core, and both get each message."""
     relays = Relays()
     federation = Federation(tmp_path, NAMES, LINKS, {"redundancy": 2}, relays.port)
     try:
@@ -118,7 +118,7 @@ def test_two_subscribers_contend_for_a_core(tmp_path: Path) -> None:
             assert core in ("22", "243") and took <= 1.0, (core, took)
             federation.wait_members(TOPIC, {"22", "243"})
             publisher = Publisher(federation.sites["230"].broker_port, "pub")
-            relays.cut([("150", "22")])  # 22 is reached by 230 still
+            relays.cut([("150", "22")])  # 22 is still reachable through 230
             for message in range(MESSAGES):
                 publisher.publish(TOPIC, b"%d" % message)
             until(lambda: all(len(each.payloads) == MESSAGES for each in ends), PATIENCE_S, "all messages")

@@ -1,4 +1,4 @@
-"""A neighbour that takes messages into custody and passes none on: noticed, named, and passed by where possible."""
+"""Tests that a neighbour that acknowledges messages without forwarding them is detected, reported and avoided."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tests.gateways.federation.federation_simulation import FederationSimulation
 from tests.gateways.federation.graphs import GRID, core_of, grid, line, make, subscribe
 
-RING = (("a", "x"), ("x", "d"), ("a", "p"), ("p", "q"), ("q", "d"))  # the way through x is the shorter one
+RING = (("a", "x"), ("x", "d"), ("a", "p"), ("p", "q"), ("q", "d"))  # the path through x is the shorter one
 
 
 def neighbour(simulation: FederationSimulation, name: str, other: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def lost(simulation: FederationSimulation, name: str, payloads: list[bytes]) -> 
 
 
 def withheld_ring(**settings: Any) -> FederationSimulation:
-    """Return a ring in which x withholds what a's clients publish for d's."""
+    """Return a ring in which x withholds messages from a's clients to d's."""
     simulation = make(RING, **settings)
     simulation.withholding.add("x")
     subscribe(simulation, "d", "k/#")
@@ -40,8 +40,8 @@ def withheld_ring(**settings: Any) -> FederationSimulation:
     return simulation
 
 
-def test_who_passes_nothing_on_is_named_and_passed_by() -> None:
-    """Three intervals and two for each hop, and one to look: then the other way is taken, and nothing more is lost."""
+def test_an_agent_that_forwards_nothing_is_reported_and_avoided() -> None:
+    """It takes three intervals, two per hop and one check; then the other path is used and nothing more is lost."""
     simulation = withheld_ring()
     payloads = publish_for(simulation, "a", 60.0)
     early, late = payloads[:80], payloads[84:]
@@ -54,8 +54,8 @@ def test_who_passes_nothing_on_is_named_and_passed_by() -> None:
     assert all(not core_of(simulation, each).counts["not_passed_on"] for each in "pqd")
 
 
-def test_who_is_accused_again_is_passed_by_for_longer() -> None:
-    """Each time it is tried costs what was sent meanwhile; the second time it is passed by for a minute."""
+def test_a_repeated_offender_is_avoided_for_longer() -> None:
+    """Each retry loses what was sent meanwhile; the second time it is avoided for a minute."""
     simulation = withheld_ring()
     took = []
     for _ in range(3):
@@ -66,8 +66,8 @@ def test_who_is_accused_again_is_passed_by_for_longer() -> None:
     assert len([each for each in simulation.processes["a"].logs if "did not come on" in each]) == 1
 
 
-def test_the_only_way_is_not_given_up() -> None:
-    """It is counted and named, but a federation is not cut in two by a suspicion."""
+def test_the_only_path_is_kept() -> None:
+    """It is counted and reported, but a suspicion does not partition a federation."""
     simulation = line(3)
     simulation.withholding.add("n2")
     subscribe(simulation, "n3", "k/#")
@@ -79,7 +79,7 @@ def test_the_only_way_is_not_given_up() -> None:
 
 
 def test_the_nearest_agent_judges_first() -> None:
-    """In a grid the agent beside the one that withholds names it, and whoever is farther away sees the way change."""
+    """In a grid the agent next to the withholding one reports it; agents farther away see the path change."""
     simulation = grid()
     simulation.withholding.add("5")
     for name in "369":
@@ -98,8 +98,8 @@ def test_the_nearest_agent_judges_first() -> None:
     assert accused == {"5"}
 
 
-def test_a_part_that_is_withheld_is_noticed_when_it_is_quiet() -> None:
-    """Nine of ten come on: what is missing is counted when nothing comes any more."""
+def test_partial_withholding_is_detected_when_idle() -> None:
+    """Nine of ten are forwarded; the missing ones are counted when no more arrive."""
     simulation = make(RING)
     subscribe(simulation, "d", "k/#")
     simulation.run(8.0)
@@ -113,8 +113,8 @@ def test_a_part_that_is_withheld_is_noticed_when_it_is_quiet() -> None:
     assert neighbour(simulation, "a", "x")["not_passed_on"] == {"d": 4}
 
 
-def test_nobody_is_accused_in_a_cut_or_beside_a_broker_that_is_away() -> None:
-    """What waits for a way, or for room in a spool, is withheld by nobody."""
+def test_cuts_and_unreachable_brokers_cause_no_suspicion() -> None:
+    """Messages that wait for a path or for spool capacity are not withheld."""
     simulation = line(4, spool_bytes_max=2_000)
     subscribe(simulation, "n4", "k/#")
     simulation.run(8.0)
@@ -131,8 +131,8 @@ def test_nobody_is_accused_in_a_cut_or_beside_a_broker_that_is_away() -> None:
     assert all(not core_of(simulation, each).counts["not_passed_on"] for each in simulation.processes)
 
 
-def test_a_process_that_begins_anew_is_judged_anew() -> None:
-    """What its former one did is not shown any more."""
+def test_a_restarted_process_has_a_clean_record() -> None:
+    """The record of its previous process is not shown any more."""
     simulation = withheld_ring()
     publish_for(simulation, "a", 50.0)
     assert neighbour(simulation, "a", "x")["not_passed_on"]

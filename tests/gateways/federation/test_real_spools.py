@@ -1,4 +1,4 @@
-"""The disk of a running agent's spool: it has no room for a while, or stores nothing any more; real programs."""
+"""Tests a running agent's spool whose disk is full for a while or no longer writable, with real programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LARGE = b"x" * 4_000
 
 @contextmanager
 def story(folder: Path) -> Iterator[tuple[Federation, Publisher, Subscriber]]:
-    """Two brokers, with so many messages delivered."""
+    """Two brokers with a number of delivered messages."""
     federation = Federation(folder, ["a", "b"], [("a", "b")])
     with running(federation):
         federation.wait_overlay()
@@ -45,14 +45,14 @@ def story(folder: Path) -> Iterator[tuple[Federation, Publisher, Subscriber]]:
         until(lambda: len(subscriber.payloads) == FIRST, PATIENCE_S, "the first messages")
         yield federation, publisher, subscriber
         until(lambda: len(subscriber.payloads) == FIRST + MORE, PATIENCE_S, "all messages")
-        time.sleep(1)  # for what comes twice
+        time.sleep(1)  # for late duplicates
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
         publisher.close()
 
 
 def test_a_disk_without_room(tmp_path: Path) -> None:
-    """The broker keeps what the agent cannot; with room again everything is delivered, once."""
+    """The broker keeps what the agent cannot store; with free space everything is delivered once."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("needs root: a small disk is mounted")
     disk = tmp_path / "a"
@@ -75,7 +75,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_stores_nothing_any_more(tmp_path: Path) -> None:
-    """As one that became read-only: the agent ends with one line, and what it did not store is the broker's still."""
+    """As with a disk remounted read-only: the agent ends with one line, and the broker keeps what was not stored."""
     with story(tmp_path) as (federation, publisher, subscriber):
         a = federation.sites["a"]
         assert a.agent is not None

@@ -1,4 +1,4 @@
-"""Rows of messages in custody: how many each costs, and what stands in the spool behind a death at any step."""
+"""Tests rows of messages in custody: their number, and the contents of the spool after a crash at any step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Keeping:
         self.rows.restore({kind: list(rows.items()) for kind, rows in self.disk.items()})
 
     def step(self, *works: Callable[[Rows], None]) -> int:
-        """Do something in one step; return how many rows it wrote or deleted."""
+        """Perform functions in one step; return how many rows it wrote or deleted."""
         for work in works:
             work(self.rows)
         self.rows.write()
@@ -44,7 +44,7 @@ class Keeping:
         return len(ready.writes)
 
     def owed(self) -> dict[bytes, dict[str, int]]:
-        """Return destinations by message, and the reference of the broker's."""
+        """Return destinations by message, and the broker's reference."""
         return {
             key: {name: stored.ref if name == HOST else 0 for name in stored.owed}
             for key, stored in self.rows.stored.items()
@@ -56,7 +56,7 @@ def taken(number: int) -> StoredMessage:
 
 
 def test_a_message_for_one_destination_is_written_once_and_deleted_once() -> None:
-    """However long it waits; and not at all if it goes on in the step that took it."""
+    """However long it waits; none is written if it is forwarded in the step that accepted it."""
     keeping, stored = Keeping(), taken(1)
     assert keeping.step(lambda rows: rows.add_destination(stored, "x")) == 1
     assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
@@ -66,7 +66,7 @@ def test_a_message_for_one_destination_is_written_once_and_deleted_once() -> Non
 
 
 def test_of_several_destinations_each_but_the_last_has_a_row() -> None:
-    """One that comes back once it is settled is owed again."""
+    """A settled message that returns is owed again."""
     keeping, stored = Keeping(), taken(1)
     assert keeping.step(*(lambda rows, name=name: rows.add_destination(stored, name, 7) for name in NAMES)) == 1
     assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
@@ -79,8 +79,8 @@ def test_of_several_destinations_each_but_the_last_has_a_row() -> None:
 
 
 @given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(1, 3), st.sampled_from(NAMES)), max_size=4), max_size=12))
-def test_the_disk_knows_what_the_agent_knows(steps: list[list[tuple[bool, int, str]]]) -> None:
-    """Behind each step a new life finds the same destinations and references; in the end no row is left."""
+def test_the_disk_matches_the_agent(steps: list[list[tuple[bool, int, str]]]) -> None:
+    """After each step a restart finds the same destinations and references; in the end no row is left."""
     keeping, ref = Keeping(), 0
     known: dict[int, StoredMessage] = {}
     for step in steps:
@@ -102,8 +102,8 @@ def test_the_disk_knows_what_the_agent_knows(steps: list[list[tuple[bool, int, s
     assert not any(keeping.disk.values()) and not keeping.rows.length
 
 
-def test_what_a_neighbour_adds_to_a_message_is_not_stored() -> None:
-    """A row has the bytes of a message as they came, but not a megabyte behind them that nobody reads or counts."""
+def test_trailing_bytes_of_a_message_are_not_stored() -> None:
+    """A row contains the bytes of a message as received, without a megabyte of ignored bytes at its end."""
     one = One()
     sound = encode(topic_message(to=("y",)))
     fields = msgspec.msgpack.decode(encode(topic_message(number=2, custody=2, to=("y",))))

@@ -1,4 +1,4 @@
-"""Random stories of federations: links are cut, processes die, and each broker still gets each message once."""
+"""Tests random scenarios: links are cut, processes are killed, and each broker still gets each message once."""
 
 import pytest
 
@@ -24,30 +24,30 @@ def test_each_interested_broker_gets_each_message_once(seed: int) -> None:
         (2030, "words of a core that had ended, from a link that was cut, went round for ever"),
     ],
 )
-def test_seeds_that_found_something(seed: int, found: str) -> None:
-    """Stories that failed once."""
+def test_seeds_that_once_failed(seed: int, found: str) -> None:
+    """Scenarios that once failed."""
     assert run_seed(seed) == [], found
 
 
 @pytest.mark.parametrize("seed", [9008, 9009, 9020])
 def test_agents_whose_spools_are_full_do_not_wait_for_each_other(seed: int) -> None:
-    """Stories in which two of them did, for ever: a message that made more hops has more room."""
+    """Scenarios in which two of them used to; a message with more hops has more capacity."""
     assert run_seed(seed, count=6) == []
 
 
 @pytest.mark.parametrize("seed", [50_000, 50_002])
 def test_brokers_of_older_versions(seed: int) -> None:
-    """Some are spoken to by MQTT 3.1.1: filters are changed from connection to connection."""
+    """Some use MQTT 3.1.1, where filters move between connections."""
     assert run_seed(seed, count=5, is_mixed=True) == []
 
 
 @pytest.mark.parametrize("seed", [60_000, 60_001])
 def test_busy_agents(seed: int) -> None:
-    """Turns take up to 1.5 s, now and then 12 s, and have all at once that came meanwhile: nothing stands still."""
+    """Iterations take up to 1.5 s, rarely 12 s, and process all accumulated events; nothing stalls."""
     assert run_seed(seed, count=5, is_busy=True) == []
 
 
 def test_seeds() -> None:
-    """The same, as one test for rules that are taken away."""
+    """A fixed set of seeds as one test, for the mutants."""
     for seed in range(100, 104):
         assert run_seed(seed, count=6) == []

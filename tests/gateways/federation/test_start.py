@@ -1,4 +1,4 @@
-"""Mistakes of an agent's start, and a broker that refuses it: one line each, and nothing runs half."""
+"""Tests errors at an agent's start, including a refusing broker; each is one line, and the agent exits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.patience import PATIENCE_S
 
 
 def load(folder: Path, *flags: str) -> GatewayConfig[FederateSettings]:
-    """Return the configuration of agent a, made with b's beside it."""
+    """Return the configuration of agent a, created together with b's."""
     folder.chmod(0o700)
     path, _ = make_folder(folder, "plants", ["a", "b"], ["a-b"])
     settings = ["federate.port=0", "metrics.enabled=false", *flags]
@@ -45,7 +45,7 @@ def load(folder: Path, *flags: str) -> GatewayConfig[FederateSettings]:
 
 
 def refused(config: GatewayConfig[FederateSettings]) -> str:
-    """Return the line by which the start ends."""
+    """Return the line with which the start fails."""
 
     def never(addresses: dict[str, object]) -> None:
         raise AssertionError(f"it started: {addresses}")
@@ -74,16 +74,20 @@ OWNER = "agent a of federation plants"
 @pytest.mark.parametrize(
     ("owner", "rows", "line"),
     [
-        ("agent a of federation ships", [], "is of agent a of federation ships, not of agent a of federation plants"),
+        (
+            "agent a of federation ships",
+            [],
+            "belongs to agent a of federation ships, not to agent a of federation plants",
+        ),
         ("agent b of federation plants", [], "give each its own data folder"),
-        (OWNER, [Put("agent", b"federation", b"ships")], "the spool is of federation ships, not of plants"),
+        (OWNER, [Put("agent", b"federation", b"ships")], "the spool belongs to federation ships, not to plants"),
         (OWNER, [Put("topic", b"a", b"\xc1")], "a row of the spool cannot be read"),
         (OWNER, [Put("sent", b"a", b"1")], "spool"),
         (OWNER, [Put("interest", b"a", b"1")], "spool"),
     ],
 )
 def test_a_spool_that_is_not_this_agents(tmp_path: Path, owner: str, rows: list[Write], line: str) -> None:
-    """Of another federation or agent, or with a row that nobody wrote."""
+    """It belongs to another federation or agent, or contains an invalid row."""
     config = load(tmp_path)
     write_spool(spool_of(config), owner, rows)
     assert line in refused(config)
@@ -105,7 +109,7 @@ def test_a_spool_that_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_spool_that_is_damaged_under_a_running_agent(tmp_path: Path) -> None:
-    """It is seen while nothing happens, and the agent ends with one line."""
+    """It is detected while idle, and the agent ends with one line."""
     config = load(tmp_path)
     spool = spool_of(config)
     seen = int(time.time() * 1000).to_bytes(8)
@@ -132,7 +136,7 @@ def test_a_spool_that_is_open_to_others_or_in_use(tmp_path: Path) -> None:
 
 
 def test_a_spool_that_is_read_only(tmp_path: Path) -> None:
-    """On a disk that is mounted so, as the agent finds it after an error of the disk."""
+    """On a disk remounted read-only after a disk error."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("needs root: a disk is mounted read-only")
     config = load(tmp_path)
@@ -161,16 +165,16 @@ def test_a_spool_that_is_read_only(tmp_path: Path) -> None:
         (["federate.username=u", "federate.password_file=/nowhere"], "/nowhere"),
     ],
 )
-def test_a_mistake_of_the_settings(tmp_path: Path, flags: list[str], line: str) -> None:
-    """A certificate of another name or federation, files that are missing, filters that are none."""
+def test_invalid_settings_are_reported(tmp_path: Path, flags: list[str], line: str) -> None:
+    """A certificate of another name or federation, missing files, invalid filters."""
     assert line in refused(load(tmp_path, *flags))
 
 
 @pytest.mark.parametrize(
     "flag", ["federate.hold_s=2e9", "federate.dedup_s=2e9", f"federate.advertise={','.join(['a.example:1'] * 17)}"]
 )
-def test_a_setting_that_neighbours_would_not_read(tmp_path: Path, flag: str) -> None:
-    """They would close the link that says it."""
+def test_a_setting_that_neighbours_would_refuse(tmp_path: Path, flag: str) -> None:
+    """They would close the link that announces it."""
     with pytest.raises(UserError, match=flag.partition("=")[0]):
         load(tmp_path, flag)
 
@@ -178,7 +182,7 @@ def test_a_setting_that_neighbours_would_not_read(tmp_path: Path, flag: str) -> 
 def host_of(
     address: str, folder: Path, put_event: Callable[[Event], None], is_full: Callable[[], bool] = lambda: False
 ) -> LocalBroker:
-    """Return the end at a broker, whose rows count as synced at once."""
+    """Return the broker connection, whose rows count as synced at once."""
     settings = load(folder, f"federate.host={address}").settings
     options = build_client_options(settings, (), lambda: True)
     adapter = StaticFilters(Interest([], 60.0, 10))
@@ -200,7 +204,7 @@ def host_of(
 def test_the_connections_to_a_broker(
     tmp_path: Path, flags: list[str], connections: list[tuple[str, int, bool, int]]
 ) -> None:
-    """3.1.1 has two connections, as bridges if nothing of their own is to come back; its window is Mosquitto's own."""
+    """MQTT 3.1.1 has two connections, as bridges if echoes are to be suppressed; its window is Mosquitto's default."""
     made = build_client_options(load(tmp_path, *flags).settings, (), lambda: True)
     found = [(each.connect(), each.bounds.window) for each in made]
     assert [(one.client_id, one.protocol_version, one.bridge, window) for one, window in found] == [
@@ -209,7 +213,7 @@ def test_the_connections_to_a_broker(
 
 
 async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: Path) -> None:
-    """It does not run half: the marker's filter was granted, and the one behind it was not."""
+    """The marker's filter was granted and the next one was not."""
 
     async def refuse(stream: trio.SocketStream, packets: list[Packet]) -> None:
         del packets
@@ -230,13 +234,13 @@ async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: P
 
     async with broker(refuse) as address:
         host = host_of(address, tmp_path, put_event)
-        text = r"refuses the filter a/# \(0x87\): the agent does not run half"
+        text = r"refuses the filter a/# \(0x87\): the agent needs all filters"
         with pytest.raises(RefusedFilter, match=text), trio.fail_after(PATIENCE_S):
             await host.connections[0].client.run()
 
 
-async def test_a_broker_that_disconnects_the_agent_is_asked_again(tmp_path: Path) -> None:
-    """As Mosquitto does with a slow client: the core is_listening of it, and the next connection begins."""
+async def test_a_broker_that_disconnects_the_agent_is_reconnected(tmp_path: Path) -> None:
+    """As Mosquitto does with a slow client: the core is told, and the next connection begins."""
     connections = 0
 
     async def leave(stream: trio.SocketStream, packets: list[Packet]) -> None:

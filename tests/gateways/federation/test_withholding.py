@@ -1,4 +1,4 @@
-"""Five real Mosquittos in a ring with an agent each, of which one passes nothing on."""
+"""Tests five real Mosquittos in a ring with an agent each, one of which forwards nothing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, needs_mosquitto]
 
-RING = (("a", "x"), ("d", "x"), ("a", "p"), ("p", "q"), ("d", "q"))  # the way from a to d through x is the shorter one
+RING = (("a", "x"), ("d", "x"), ("a", "p"), ("p", "q"), ("d", "q"))  # the path from a to d through x is the shorter one
 
 
 class Withholding(Site):
-    """A site whose agent keeps what it is given for others."""
+    """A site whose agent withholds messages of others."""
 
     def start_agent(self) -> None:
-        """Start it."""
+        """Start the agent."""
         module = "tests.gateways.federation.withholding_agent"
         command = [sys.executable, "-m", module, "federate", "--config", str(self.folder / f"{self.name}.toml")]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -38,8 +38,8 @@ class Withholding(Site):
             self.agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=ROOT)
 
 
-def test_the_way_goes_round_who_passes_nothing_on(tmp_path: Path) -> None:
-    """One line of the log names it, ``federate status`` does, and messages arrive by the longer way."""
+def test_paths_avoid_an_agent_that_forwards_nothing(tmp_path: Path) -> None:
+    """A log line names it, as does ``federate status``, and messages take the longer path."""
     federation = Federation(tmp_path, "adpqx", RING, {"announce_s": 1.0}, kinds={"x": Withholding})
     site = federation.sites["a"]
     with running(federation):

@@ -1,4 +1,4 @@
-"""``stratamq federate`` of an agent that keeps the messages of others and passes none on; else it is as any other."""
+"""Runs ``stratamq federate`` with an agent that acknowledges the messages of others without forwarding them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ take = Agent.handle
 
 
 def withholding(self: Agent, now: float, events: Iterable[Event] = ()) -> FederationReady:
-    """Take what came, each message for one to this agent alone."""
+    """Handle events, with each message readdressed to this agent only."""
     return take(self, now, [_for_one_alone(self.name, event) for event in events])
 
 

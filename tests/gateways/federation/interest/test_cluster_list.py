@@ -1,4 +1,6 @@
-"""Interest at a cluster of ours: what was subscribed before the agent came, and what ended while nobody told it."""
+"""Tests interest at a StrataMQ cluster, from subscriptions made before the agent connected and ends that sent no
+event.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def row(client: str, topic_filter: str, qos: int = 1) -> dict[str, object]:
 
 
 class Story:
-    """An adapter, its clock and what it wants."""
+    """An adapter, its clock and the interest it reports."""
 
     def __init__(self, filters_max: int = 10_000) -> None:
         self.interest = Interest([OWN], 60.0, filters_max)
@@ -61,8 +63,8 @@ class Story:
         return self.wanted
 
 
-def test_what_stood_before_the_agent_counts() -> None:
-    """Of all clients but the agent, whose captures would be wanted for ever otherwise; groups count as their filter."""
+def test_earlier_subscriptions_count() -> None:
+    """Subscriptions of the agent itself are excluded, as they would never end; groups count as their filter."""
     story = Story()
     assert story.adapter.is_due
     assert story.list(
@@ -72,8 +74,8 @@ def test_what_stood_before_the_agent_counts() -> None:
     assert not story.adapter.is_due
 
 
-def test_two_whole_lists_end_what_they_do_not_name() -> None:
-    """One does not: a client that moves may stand in no page of it."""
+def test_two_complete_lists_end_missing_filters() -> None:
+    """One list is not enough, since a client that moves between nodes can be missing from it."""
     story = Story()
     story.list(row("c", "a"))
     story.list()
@@ -82,8 +84,8 @@ def test_two_whole_lists_end_what_they_do_not_name() -> None:
     assert story.wants() == {}
 
 
-def test_a_list_that_is_not_whole_takes_nothing_away() -> None:
-    """It adds; neither does one with rows that are none, or one above the bound."""
+def test_an_incomplete_list_removes_nothing() -> None:
+    """It only adds filters. A list with invalid rows or above the limit is not complete either."""
     story = Story(filters_max=2)
     story.list(row("c", "a"))
     for _ in range(3):
@@ -94,10 +96,10 @@ def test_a_list_that_is_not_whole_takes_nothing_away() -> None:
     assert story.interest.counts["lists_in_part"] == 9
 
 
-def test_events_count_at_once_and_lists_speak_for_the_silent() -> None:
-    """Who was not heard since the list before last is forgotten; who subscribes meanwhile is not."""
+def test_events_count_at_once_and_lists_for_silent_clients() -> None:
+    """A client not listed since the list before last is dropped; one that subscribed meanwhile is kept."""
     story = Story()
-    story.event("subscribed", "lost", "old")  # its end is never told
+    story.event("subscribed", "lost", "old")  # its end is never reported
     story.list(row("c", "a"))
     story.event("subscribed", "new", "n")
     story.list(row("c", "a"))
@@ -110,8 +112,8 @@ def test_events_count_at_once_and_lists_speak_for_the_silent() -> None:
     assert set(story.wants()) == {"a"}
 
 
-def test_a_later_process_goes_on_with_what_was_listed() -> None:
-    """Until two whole lists of its own have ended it; a reconnect makes a list due."""
+def test_a_later_process_continues_with_listed_filters() -> None:
+    """The filters stay until two complete lists of its own end them; a reconnect makes a list due."""
     story = Story()
     story.list(row("c", "a"), row("c", "b"))
     kept = {write.key: write.value for write in story.interest.take_rows()}  # type: ignore[union-attr]
@@ -125,8 +127,8 @@ def test_a_later_process_goes_on_with_what_was_listed() -> None:
     assert later.adapter.reconnected(later.now, True) and later.adapter.is_due
 
 
-def test_text_that_mqtt_cannot_hold_is_counted() -> None:
-    """JSON may hold half a letter, and the spool's rows cannot."""
+def test_invalid_mqtt_text_is_counted() -> None:
+    """JSON can contain a lone surrogate, which the spool's rows cannot store."""
     story = Story()
     story.event("subscribed", "\ud800", "a")
     story.event("subscribed", "c", "\ud800")
@@ -135,7 +137,7 @@ def test_text_that_mqtt_cannot_hold_is_counted() -> None:
 
 
 def test_configured_filters_outlive_a_gap() -> None:
-    """They were forgotten ``interest_s`` after the broker had been away, as a client that left."""
+    """They used to be dropped ``interest_s`` after the broker had been unreachable, like those of a client."""
     interest = Interest([], 60.0)
     adapter = SessionEventAdapter(interest)
     set_configured(interest, ["plant/#"])
@@ -145,8 +147,8 @@ def test_configured_filters_outlive_a_gap() -> None:
     assert interest.take_change() is not None and len(interest) == 1
 
 
-def test_a_client_cannot_take_away_what_is_configured() -> None:
-    """Whatever it is called: a client named itself as the file was named inside, and unsubscribed."""
+def test_a_client_cannot_remove_configured_filters() -> None:
+    """A client used to remove them by having the internal name of the configured source and unsubscribing."""
     interest = Interest([], 60.0)
     set_configured(StaticFilters(interest).interest, ["plant/#"])
     for name in ("$configured", "configured", "$listed"):
@@ -156,12 +158,12 @@ def test_a_client_cannot_take_away_what_is_configured() -> None:
     assert len(interest) == 1
 
 
-# --- the shell, at a real HTTP server
+# --- the reader, with a real HTTP server
 
 
 @contextmanager
 def served(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[tuple[str, list[str]]]:
-    """Serve pages by cursor; yield the address, and the headers that came."""
+    """Serve pages by cursor; yield the address and the received headers."""
     came: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -204,7 +206,7 @@ def reader(folder: Path, api: str) -> tuple[Story, ClusterList]:
 
 
 async def until_said(found: ClusterList, words: str) -> None:
-    """Run a reader until it says why no list is whole; "" for a whole one."""
+    """Run a reader until it reports why no list is complete; "" stands for a complete one."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(found.run)
@@ -218,7 +220,7 @@ def page(rows: list[Any], **more: object) -> bytes:
 
 
 async def test_pages_are_read_to_the_end(tmp_path: Path) -> None:
-    """With the token, and with the cursor of the page before."""
+    """With the token, and with the cursor of the previous page."""
     pages = {"": page([row("c", "a")], cursor="x&y"), "x&y": page([row("d", "b")])}
     with served(lambda cursor: (200, pages[cursor])) as (api, came):
         story, found = reader(tmp_path, api)
@@ -234,15 +236,15 @@ async def test_pages_are_read_to_the_end(tmp_path: Path) -> None:
         ((200, b"[]"), "is no list"),
         ((200, b"[" * 100_000), "is no list"),
         ((200, b'{"rows": 3}'), "is no list"),
-        ((200, page([3, None, {"client_id": "c"}])), "rows that are none"),
-        ((200, b'{"rows": [{"client_id": "c", "filter": "\\ud800"}]}'), "rows that are none"),
+        ((200, page([3, None, {"client_id": "c"}])), "invalid rows"),
+        ((200, b'{"rows": [{"client_id": "c", "filter": "\\ud800"}]}'), "invalid rows"),
         ((200, page([row("c", "a")], complete=False, partial=[{"node": "edge-1"}])), "edge-1"),
         ((200, page([row("c", "a")], restarted=["edge-1"])), "not all nodes"),
         ((200, b" " * (4 * 1024 * 1024 + 1)), "a page of more than"),
     ],
 )
-async def test_what_is_no_list_takes_nothing_away(tmp_path: Path, answer: tuple[int, bytes], words: str) -> None:
-    """The reason is said, and what was known stays."""
+async def test_an_invalid_list_removes_nothing(tmp_path: Path, answer: tuple[int, bytes], words: str) -> None:
+    """The reason is reported and the known filters stay."""
     with served(lambda _: answer) as (api, _):
         story, found = reader(tmp_path, api)
         story.list(row("c", "known"))
@@ -250,8 +252,8 @@ async def test_what_is_no_list_takes_nothing_away(tmp_path: Path, answer: tuple[
     assert "known" in story.wants()
 
 
-async def test_a_service_that_is_not_there(tmp_path: Path) -> None:
-    """It is asked again."""
+async def test_an_unreachable_service(tmp_path: Path) -> None:
+    """The request is retried."""
     with served(lambda _: (200, page([]))) as (api, _):
         pass
     _, found = reader(tmp_path, api)
@@ -261,7 +263,7 @@ async def test_a_service_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["federate.api=http://example.org:80"], "a token goes over https"),
+        (["federate.api=http://example.org:80"], "a token needs https"),
         (["federate.api=ftp://127.0.0.1"], "http:// or https:// with a host"),
         (["federate.api=http://127.0.0.1:1/path"], r"write http\(s\)://host:port"),
         (["federate.api=http://127.0.0.1:1?key=a"], r"http://127.0.0.1:1\?\*\*\*: write http"),
@@ -270,8 +272,8 @@ async def test_a_service_that_is_not_there(tmp_path: Path) -> None:
         (["federate.api_token_file=/nowhere"], "/nowhere"),
     ],
 )
-def test_mistakes_of_the_settings(tmp_path: Path, flags: list[str], line: str) -> None:
-    """One line each, before anything starts."""
+def test_invalid_settings(tmp_path: Path, flags: list[str], line: str) -> None:
+    """Each is one line, before anything starts."""
     with pytest.raises(UserError, match=line):
         settings = settings_of(tmp_path, "http://127.0.0.1:1", *flags)
         build_cluster_list(settings, Story().adapter, lambda: True, lambda: None)
@@ -287,8 +289,8 @@ def test_mistakes_of_the_settings(tmp_path: Path, flags: list[str], line: str) -
         b'{"client": "\\ud800"}',
     ],
 )
-def test_an_event_that_is_none_is_counted(payload: bytes) -> None:
-    """Deep nesting and an infinite QoS ended the agent."""
+def test_an_invalid_event_is_counted(payload: bytes) -> None:
+    """Deep nesting and an infinite QoS used to terminate the agent."""
     story = Story()
     story.adapter.received(1.0, PREFIX + "subscribed", payload)
     assert story.interest.counts["unreadable"] == 1

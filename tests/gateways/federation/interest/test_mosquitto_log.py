@@ -1,4 +1,4 @@
-"""Interest from the lines of Mosquitto's log: whose subscription counts until when, whatever the words of the line."""
+"""Tests interest from Mosquitto's log lines, and when each subscription ends, whatever text a line contains."""
 
 import pytest
 
@@ -10,7 +10,7 @@ DAY_S = 86_400.0
 
 
 class Log:
-    """An adapter, and lines with a time of Mosquitto's own form."""
+    """An adapter, and log lines with a time in Mosquitto's own format."""
 
     def __init__(self, time: str = "1795623143: ") -> None:
         self.interest = Interest(["agent"], interest_s=7 * DAY_S)
@@ -31,7 +31,7 @@ TIMES = ["1795623143: ", "", "2026-11-25T16:12:22: ", "Wed Nov 25 16:12:22 2026:
 
 @pytest.mark.parametrize("time", TIMES)
 def test_a_subscription_and_its_end(time: str) -> None:
-    """The same in every format of time."""
+    """The result is the same in every time format."""
     log = Log(time)
     log.say(NOTICE, "New client connected from 127.0.0.1:56634 as a client x (p2, c1, k60).")
     log.say(SUBSCRIBE, "a client x 1 a/b")
@@ -56,8 +56,8 @@ def test_a_subscription_and_its_end(time: str) -> None:
         "Client x y [127.0.0.1:5678] disconnected: keep alive",
     ],
 )
-def test_words_of_an_end(line: str) -> None:
-    """Mosquitto 1.6, 2.0 and 2.1 say it differently."""
+def test_phrases_of_an_end(line: str) -> None:
+    """Mosquitto 1.6, 2.0 and 2.1 phrase it differently."""
     log = Log()
     log.say(NOTICE, "New client connected from 127.0.0.1:5678 as x y (p2, c1, k60, u'me').")
     log.say(SUBSCRIBE, "x y 0 f")
@@ -67,7 +67,7 @@ def test_words_of_an_end(line: str) -> None:
 
 
 def test_a_kept_session_counts_until_it_expires() -> None:
-    """A client without a clean start goes on to count, also one of MQTT 5, whose expiry is not told."""
+    """A client without a clean start still counts, also with MQTT 5, whose expiry is not logged."""
     log = Log()
     log.say(NOTICE, "New client connected from h as kept (p2, c0, k60).")
     log.say(SUBSCRIBE, "kept 1 f")
@@ -84,8 +84,8 @@ def test_a_kept_session_counts_until_it_expires() -> None:
     assert log.change() == ({}, ("f",))
 
 
-def test_a_clean_start_ends_what_was_wanted() -> None:
-    """Whoever comes back anew asks again."""
+def test_a_clean_start_ends_subscriptions() -> None:
+    """A client that starts clean has to subscribe again."""
     log = Log()
     log.say(SUBSCRIBE, "c 1 f")
     log.change()
@@ -93,8 +93,8 @@ def test_a_clean_start_ends_what_was_wanted() -> None:
     assert log.change() == ({}, ("f",))
 
 
-def test_doubt_counts_as_interest() -> None:
-    """A line with two readings is two subscriptions; the end of one that is doubtful ends nothing."""
+def test_ambiguity_counts_as_interest() -> None:
+    """A line that can be parsed in two ways is two subscriptions; an ambiguous end ends nothing."""
     log = Log()
     log.say(SUBSCRIBE, "x 1 y 0 f")
     assert log.change() == ({"y 0 f": 1, "f": 0}, ())
@@ -109,7 +109,7 @@ def test_doubt_counts_as_interest() -> None:
 
 
 def test_a_cut_line() -> None:
-    """The filter counts up to its last whole level."""
+    """The filter is used up to its last complete level."""
     log = Log()
     head = f"c 1 {'long/' * 150}"
     log.say(SUBSCRIBE, (head + "x" * 1_000)[: 999 - len(log.time)])
@@ -122,8 +122,10 @@ def test_a_cut_line() -> None:
     assert log.interest.counts["unreadable"] == 1
 
 
-def test_what_never_federates() -> None:
-    """Topics that begin with $, the agent's own, markers and filters that are none; of a shared one its filter."""
+def test_excluded_topics() -> None:
+    """Topics that begin with $, the agent's own, markers and invalid filters; a shared subscription counts as its
+    filter.
+    """
     log = Log()
     for topic_filter in ("$SYS/#", "$share/g", "$share/g/$SYS/x", "a/#/b", "a+", "stratamq-federate/a/x"):
         log.say(SUBSCRIBE, f"c 1 {topic_filter}")
@@ -134,7 +136,7 @@ def test_what_never_federates() -> None:
 
 
 def test_another_agent_at_the_same_broker_wants_nothing() -> None:
-    """What it captures is what others want elsewhere: two such agents kept each other's filters for ever."""
+    """It captures what others want elsewhere. Two such agents used to keep each other's filters for ever."""
     log = Log()
     log.say(SUBSCRIBE, "other 2 early/#")
     assert log.change() == ({"early/#": 2}, ())
@@ -143,12 +145,12 @@ def test_another_agent_at_the_same_broker_wants_nothing() -> None:
     assert log.change() == ({}, ("early/#",))
     assert log.interest.counts["another_agent"] == 2
     log.say(SUBSCRIBE, "victim 2 own/#")
-    log.say(SUBSCRIBE, "victim 0 stratamq-federate/q 1 b/marker")  # of a client with that name: not the victim's
+    log.say(SUBSCRIBE, "victim 0 stratamq-federate/q 1 b/marker")  # a client with that name, not the victim
     assert "own/#" in log.change()[0] and log.interest.has("victim", "own/#")
 
 
 def test_two_clients_of_one_filter() -> None:
-    """It ends with the last of them; the highest QoS counts."""
+    """It ends with the last of them; the highest QoS is used."""
     log = Log()
     log.say(SUBSCRIBE, "a 0 f")
     log.say(SUBSCRIBE, "b 2 f")
@@ -160,7 +162,7 @@ def test_two_clients_of_one_filter() -> None:
 
 
 def test_rows_and_a_gap() -> None:
-    """A later process knows the same; after a gap nothing is taken away until nobody was heard for long."""
+    """A later process has the same state; after a gap nothing is removed until a client was missing for long."""
     log = Log()
     log.say(NOTICE, "New client connected from h as c (p2, c1, k60).")
     log.say(SUBSCRIBE, "c 1 f")
@@ -181,7 +183,7 @@ def test_rows_and_a_gap() -> None:
 
 
 def test_too_many_filters() -> None:
-    """The bound is counted, and those from before stay."""
+    """Excess filters are counted; existing ones stay."""
     interest = Interest([], filters_max=3)
     adapter = MosquittoLog(interest, "agent")
     for number in range(5):
@@ -191,7 +193,7 @@ def test_too_many_filters() -> None:
 
 
 def test_no_line_raises() -> None:
-    """Bytes that are no text, and empty ones."""
+    """Bytes that are not text, and empty lines."""
     log = Log()
     for topic in (SUBSCRIBE, UNSUBSCRIBE, NOTICE, "$SYS/broker/log/E"):
         for payload in (b"", b"\xff\xfe", b"1: ", b"1: \x00 1 \x00", b": " * 400, b" 1 " * 333):
