@@ -353,9 +353,7 @@ class ScatterGather:
         key = self._best
         rows = [(part.node, row) for part in self._parts for batch, _ in part.batches for row in batch]
         best = heapq.nlargest(self._limit, rows, key=lambda placed: key(placed[1]))
-        return self._made(
-            best, None, self._parts, overtime=overtime and not all(part.done for part in self._parts)
-        )
+        return self._made(best, None, self._parts, overtime=overtime and not all(part.done for part in self._parts))
 
     def _walk_page(self, *, overtime: bool) -> ResultPage | None:
         """Return the page if it is full, if no row remains, or if its time limit expired."""
@@ -372,15 +370,11 @@ class ScatterGather:
                 failed = part.state is _State.FAILED
                 part.cut(fitting)
                 if failed:  # rows after this page are read again; the node's end is unknown
-                    return self._made(
-                        rows, Position(part.node, part.incarnation, part.after), self._parts[:index]
-                    )
+                    return self._made(rows, Position(part.node, part.incarnation, part.after), self._parts[:index])
             if part.done:
                 continue
             if len(rows) >= self._limit:
-                return self._made(
-                    rows, Position(part.node, part.incarnation, part.after), self._parts[: index + 1]
-                )
+                return self._made(rows, Position(part.node, part.incarnation, part.after), self._parts[: index + 1])
             if overtime:
                 after = Position(part.node, part.incarnation, part.after)
                 return self._made(rows, after, self._parts, overtime=True)

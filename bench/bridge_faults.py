@@ -71,7 +71,7 @@ class Run:
 async def _publish(user: Gatherer, run: Run, working: trio.Event) -> None:
     assert user.client is not None
     while not working.is_set():
-        if user.client.is_connected and user.client.has_room:
+        if user.client.is_connected and user.client.has_capacity:
             run.published += 1
             user.client.publish(Publish(f"f/{run.published % 4}", b"%d" % run.published, 1), run.published)
         await trio.sleep(GAP_S)
@@ -262,7 +262,7 @@ async def away(check: Check, seconds: float) -> None:
             while (passed := trio.current_time() - began) < seconds:
                 for letter, qos in (("f", 1), ("g", 2), ("h", 1)):
                     sent += 1
-                    if writer.client.has_room:
+                    if writer.client.has_capacity:
                         writer.client.publish(Publish(f"{letter}/{sent % 50}", bytes(256), qos), sent)
                 found.append((passed, _kib(bridge.process.pid)))
                 if passed >= shown:

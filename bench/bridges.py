@@ -184,7 +184,7 @@ async def latency(seconds: float) -> None:
             began, sent = trio.current_time(), 0
             while sent < count:
                 due = int((trio.current_time() - began) * RATE)
-                while sent < min(due, count) and user.client.has_room:
+                while sent < min(due, count) and user.client.has_capacity:
                     body = sent.to_bytes(8, "big") + PAYLOAD[8:]
                     user.client.publish(Publish(f"f/{sent % 50}", body, 1), sent)
                     sent += 1

@@ -24,7 +24,7 @@ from wire.queries.tracer import Tracer
 
 __all__ = ["OPERATORS"]
 
-MADE, NOTE = ScatterGather._build_page, Journal.note
+MADE, NOTE = ScatterGather._made, Journal.note
 
 
 def _name_nobody(self: ScatterGather, *arguments: Any, **options: Any) -> ResultPage:
@@ -93,7 +93,7 @@ OPERATORS: tuple[SeededBug, ...] = (
     SeededBug(
         "a node that did not answer is not named",
         "admin/scatter_gather.py Gather._made",
-        lambda patch: patch.setattr(ScatterGather, "_build_page", _name_nobody),
+        lambda patch: patch.setattr(ScatterGather, "_made", _name_nobody),
         _G.test_walk_silent_node_is_named_after_timeout,
         "test_walk_silent_node_is_named_after_timeout",
     ),

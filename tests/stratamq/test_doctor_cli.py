@@ -73,7 +73,7 @@ async def test_a_bundle_holds_no_planted_secret(
             assert not any(text in whole for text in (PASSWORD, KEY.hex(), base64.b64encode(b"x" + KEY).decode()[4:40]))
             assert all((name in whole) is not bool(flags) for name in names)
             assert "support/log/edge-0.jsonl" in files and "support/journal/edge-1.jsonl" not in files
-            assert not {look.what for _, look in cluster.looks} & {"queue", "retained", "trace"}
+            assert not {look.what for _, look in cluster.queries} & {"queue", "retained", "trace"}
         capsys.readouterr()
         assert await cluster.command("support", "bundle", "--over", "0", "--to", str(path)) == 1
         assert "File exists" in capsys.readouterr().err
@@ -101,8 +101,8 @@ class Disk(list[msgspec.Struct]):
     FREE = (100, 90, 100)
 
     def __iter__(self) -> Iterator[msgspec.Struct]:
-        free = self.FREE[min(self.looks, 2)] << 30
-        self.looks += 1
+        free = self.FREE[min(self.queries, 2)] << 30
+        self.queries += 1
         yield StatsRow(node="storage-0", ready=True, lease_left_s=2.0, disk_bytes=200 << 30, disk_free_bytes=free)
 
     looks = 0

@@ -100,11 +100,11 @@ async def test_a_list_that_is_cut_says_so_and_goes_on(
         assert [json.loads(line)["client_id"] for line in rest.out.splitlines()] == ["c1-1", "c1-2"] and not rest.err
         assert await cluster.command("client", "list", "-o", "jsonl", "--all", "--limit", "1") == 0
         assert len(capsys.readouterr().out.splitlines()) == 6
-        asked = len(cluster.looks)
+        asked = len(cluster.queries)
         for words in (("--filter", "user=ann"), ("--node", "edge-0")):
             assert await cluster.command("client", "list", "--after", cursor, *words) == 2
         assert await cluster.command("session", "list", "--after", cursor) == 2
-        assert "of another question" in capsys.readouterr().err and len(cluster.looks) == asked
+        assert "of another question" in capsys.readouterr().err and len(cluster.queries) == asked
 
 
 async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +189,7 @@ async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
     shown = dict(zip(heads, row, strict=True))
     assert (shown["DELIVERED"], shown["OUT/S"], shown["SKEW"]) == ("15", "0", "3")
     assert heads.index("OUT/S") == heads.index("DELIVERED") + 1
-    assert sorted(node for node, _ in cluster.looks)[::2] == ["edge-0", "edge-1", "storage-0"], "each node twice"
+    assert sorted(node for node, _ in cluster.queries)[::2] == ["edge-0", "edge-1", "storage-0"], "each node twice"
 
 
 async def test_a_rate_is_asked_for_where_it_is_shown(
@@ -201,10 +201,10 @@ async def test_a_rate_is_asked_for_where_it_is_shown(
         assert await cluster.command("share", "list", "--columns", "group,delivered") == 0
         assert capsys.readouterr().out.split() == ["GROUP", "DELIVERED", "g", "9"]
         assert cluster.asked() == {"edge-0": 1, "edge-1": 1, "storage-0": 1}
-        cluster.looks.clear()
+        cluster.queries.clear()
         assert await cluster.command("share", "list", "--columns", "group,members,OUT/S", "-o", "csv") == 0
         assert capsys.readouterr().out == "group,members,out/s\ng,3,0.0\n"
-        assert cluster.looks[0][1].columns == ["group", "filter", "delivered"]
+        assert cluster.queries[0][1].columns == ["group", "filter", "delivered"]
         assert await cluster.command("share", "list", "--sort", "-out/s", "-o", "jsonl") == 0
         assert json.loads(capsys.readouterr().out)["out/s"] == 0
         assert await cluster.command("share", "list", "--columns", "group,out/s", "--show-api") == 0
@@ -220,7 +220,7 @@ async def test_columns_filters_and_order_are_the_askers(
         assert await cluster.command("client", "list", *words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "client_id,connected_at" and lines[1].startswith("c1-2,2023-11-14T22:13:20.002Z")
-    _, look = cluster.looks[0]
+    _, look = cluster.queries[0]
     assert look.columns == ["client_id", "connected_at_ms"] and look.where == {"user": "a*"}
 
 
@@ -233,10 +233,10 @@ async def test_slow_clients_are_compared_by_one_measure(
     cluster.put("storage-0", "slow", SlowSubscriberRow(client_id="s", by="queued", value=2.0))
     async with cluster.running():
         for by, asked in (("", 3), ("by=unsent", 2), ("by=queued", 1), ("by=window", 3)):
-            cluster.looks.clear()
+            cluster.queries.clear()
             assert await cluster.command("slow", *(("--filter", by) if by else ())) == 0
-            assert len(cluster.looks) == asked
-            assert {look.where["by"] for _, look in cluster.looks} == {by.removeprefix("by=") or "age"}
+            assert len(cluster.queries) == asked
+            assert {look.where["by"] for _, look in cluster.queries} == {by.removeprefix("by=") or "age"}
         capsys.readouterr()
         assert await cluster.command("slow", "--filter", "by=moon") == 2
         assert "measured by age, window" in capsys.readouterr().err
@@ -312,7 +312,7 @@ async def test_what_cannot_be_meant_is_one_line(cluster: ScriptedCluster, capsys
             assert await cluster.command("client", "list", *words) == 2, words
             shown, said = capsys.readouterr()
             assert why in said and said.count("\n") == 1 and not shown, words
-    assert not cluster.looks
+    assert not cluster.queries
 
 
 async def test_the_call_of_the_http_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

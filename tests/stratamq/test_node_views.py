@@ -91,7 +91,7 @@ async def test_a_session_and_its_queue(cluster: ScriptedCluster, capsys: pytest.
         lines = capsys.readouterr().out.splitlines()
         assert lines[3].split()[:2] == ["SEQ", "TOPIC"] and len(lines) == 6
         assert await cluster.command("queue", "show", "dev7", "--payload", "head", "-o", "json") == 0
-        assert found(capsys)["queued"] == 3 and cluster.looks[-1][1].where["payload"] == "head"
+        assert found(capsys)["queued"] == 3 and cluster.queries[-1][1].where["payload"] == "head"
         assert await cluster.command("queue", "show", "dev7", "--payload", "full") == 2
 
 
@@ -119,7 +119,7 @@ async def test_topic_explain_and_route_show(cluster: ScriptedCluster, capsys: py
         assert await cluster.command("topic", "explain", TOPIC, "--qos", "2", "--from", "dev7") == 0
         shown = capsys.readouterr().out
         assert "'dev7' by 'plant/#' at QoS 1, lowered from 2" in shown and "is owned by router-0: serving" in shown
-        look = next(look for _, look in cluster.looks if look.what == "matches")
+        look = next(look for _, look in cluster.queries if look.what == "matches")
         assert look.where == {"topic": TOPIC, "qos": "2", "near": "1", "from": "dev7"}
         assert await cluster.command("route", "show", TOPIC, "-o", "json") == 0
         route = found(capsys)
@@ -138,7 +138,7 @@ async def test_an_edge_that_is_silent_is_asked_once(
     async with cluster.running():
         assert await cluster.command("topic", "explain", TOPIC) == PARTIAL
         assert "edge-1" in capsys.readouterr().err
-    assert sum(look.what == "client" for node, look in cluster.looks if node == "edge-1") == 1
+    assert sum(look.what == "client" for node, look in cluster.queries if node == "edge-1") == 1
 
 
 async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:

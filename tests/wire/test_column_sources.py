@@ -19,7 +19,7 @@ def given() -> dict[str, set[str]]:
     """Return the columns filled by the cores of all tiers, by kind."""
     desks = (
         Edge().core.operators.desk,
-        Cluster(partitions=1).primary(0).core.operators.desk,
+        Cluster(partitions=1).primary(0).core.operators.query_server,
         RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterLimits()).looks,
     )
     found: dict[str, set[str]] = {}

@@ -87,8 +87,8 @@ def test_router_replies_and_orders_fit_a_frame() -> None:
     sent: list[Control] = []
 
     def go_on() -> None:
-        while shard.sweeps:
-            shard.go_on(100)
+        while shard.has_slices:
+            shard.run_slice(100)
         sent.extend(message for _, message in shard.take_sends())
 
     numbers = count(1)

@@ -73,8 +73,8 @@ class Sender:
             else:
                 shard.report("e", message)
         for shard in self.shards.values():
-            while shard.sweeps:
-                shard.go_on(100)
+            while shard.has_slices:
+                shard.run_slice(100)
             self.answers += [one for _, one in shard.take_sends() if isinstance(one, RoutesAdded)]
         while self.answers and self.rng.random() < 0.9:
             self.registrar.added("r", self.answers.popleft())
