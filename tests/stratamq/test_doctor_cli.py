@@ -101,8 +101,8 @@ class Disk(list[msgspec.Struct]):
     FREE = (100, 90, 100)
 
     def __iter__(self) -> Iterator[msgspec.Struct]:
-        free = self.FREE[min(self.queries, 2)] << 30
-        self.queries += 1
+        free = self.FREE[min(self.looks, 2)] << 30
+        self.looks += 1
         yield StatsRow(node="storage-0", ready=True, lease_left_s=2.0, disk_bytes=200 << 30, disk_free_bytes=free)
 
     looks = 0
