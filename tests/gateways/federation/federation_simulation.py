@@ -237,7 +237,7 @@ class FederationSimulation:
             return
         data = line.queues[receiver].popleft()
         if receiver in self.withholding:
-            data = _for_one_alone(data, receiver)
+            data = _readdress_frame(data, receiver)
         (sender,) = pair - {receiver}
         self._watch(receiver, data)
         process.step([NeighbourFrame(sender, data)])
@@ -354,7 +354,7 @@ class FederationSimulation:
         return found
 
 
-def _for_one_alone(data: bytes, name: str) -> bytes:
+def _readdress_frame(data: bytes, name: str) -> bytes:
     """Return a frame as a withholding agent processes it, addressed to that agent only."""
     message = decode(data)
     if isinstance(message, TopicMessage) and not message.is_register:
@@ -403,7 +403,7 @@ def run_seed(
         simulation.processes[name].broker.subscribe_client(f"s{index}", topic_filter)
     simulation.run(6.0)
     simulation.is_busy = simulation.goes_back = is_busy
-    _trouble(simulation, names)
+    _run_faults(simulation, names)
     simulation.is_busy = False
     for pair in list(simulation.lines):
         one, other = sorted(pair)
@@ -430,7 +430,7 @@ def run_seed(
     return found
 
 
-def _trouble(simulation: FederationSimulation, names: list[str]) -> None:
+def _run_faults(simulation: FederationSimulation, names: list[str]) -> None:
     """Publish at all brokers while links and processes fail."""
     random = simulation.random
     guests: list[tuple[str, str, str]] = []
@@ -439,7 +439,7 @@ def _trouble(simulation: FederationSimulation, names: list[str]) -> None:
         one, other = sorted(random.choice(sorted(simulation.lines, key=sorted)))
         what = random.random()
         if what < 0.1:
-            _come_or_go(simulation, name, guests)
+            _change_guests(simulation, name, guests)
         elif what < 0.5:
             is_retained = random.random() < 0.15
             simulation.publish(name, random.choice(TOPICS), random.choice((0, 1, 2, 2)), is_retained)
@@ -461,7 +461,7 @@ def _trouble(simulation: FederationSimulation, names: list[str]) -> None:
         simulation.run(random.choice((0.001, 0.01, 0.05, 0.3, 1.0, 4.0)))
 
 
-def _come_or_go(simulation: FederationSimulation, name: str, guests: list[tuple[str, str, str]]) -> None:
+def _change_guests(simulation: FederationSimulation, name: str, guests: list[tuple[str, str, str]]) -> None:
     """Let a client subscribe temporarily, so that the others' capture sets change."""
     if guests and simulation.random.random() < 0.4:
         at, client, topic_filter = guests.pop(simulation.random.randrange(len(guests)))

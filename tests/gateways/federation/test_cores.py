@@ -28,7 +28,7 @@ from mqtt.properties import PropertyId
 from mqtt.topics import matches
 from tests.fuzz.federation_target import topic_message
 from tests.gateways.federation.graphs import core_of, line, subscribe
-from tests.gateways.federation.test_hostile import WALL_MS, One
+from tests.gateways.federation.test_hostile import WALL_MS, AgentRig
 
 LEVELS = ("a", "b", "+", "")
 
@@ -91,37 +91,37 @@ def injected(*steps: object) -> list[bytes]:
 
 def test_an_early_message_waits_for_the_one_before_it() -> None:
     """It waits up to 200 ms, whatever paths the two take."""
-    one = One()
-    early = one.hear("y", topic_message(number=2, after=1, payload=b"second", path=("b", "y")))
+    rig = AgentRig()
+    early = rig.receive("y", topic_message(number=2, after=1, payload=b"second", path=("b", "y")))
     assert injected(early) == []
-    assert injected(one.hear("b", topic_message(payload=b"first"))) == [b"first", b"second"]
+    assert injected(rig.receive("b", topic_message(payload=b"first"))) == [b"first", b"second"]
 
 
 def test_an_early_message_waits_200_ms_at_most() -> None:
     """The previous message may never arrive, since another agent was its destination."""
-    one = One()
-    step = one.hear("b", topic_message(number=2, after=1))
+    rig = AgentRig()
+    step = rig.receive("b", topic_message(number=2, after=1))
     assert injected(step) == []
-    assert step.deadline <= one.now + 0.2
-    one.now += 0.19
-    assert injected(one.give()) == [b"21"]
-    assert one.agent.counts["early_given_up"] == 1
+    assert step.deadline <= rig.now + 0.2
+    rig.now += 0.19
+    assert injected(rig.handle()) == [b"21"]
+    assert rig.agent.counts["early_given_up"] == 1
 
 
 def test_an_early_message_outlives_the_process() -> None:
     """It was stored before it could be delivered."""
-    one = One()
-    step = one.hear("b", topic_message(number=2, after=1))
+    rig = AgentRig()
+    step = rig.receive("b", topic_message(number=2, after=1))
     assert [decode(each.data) for each in step.effects if isinstance(each, Send)][-1] == CustodyAck(1)
-    one.start()
-    assert injected(one.give()) or one.agent.rows.stored == {} or one.agent.counts["injected"] == 1
+    rig.start()
+    assert injected(rig.handle()) or rig.agent.rows.stored == {} or rig.agent.counts["injected"] == 1
 
 
 def test_a_message_older_than_the_window_says_that_it_may_be_a_repeat() -> None:
     """A user property marks it; a younger message has none."""
-    one = One(dedup_s=60.0)
+    rig = AgentRig(dedup_s=60.0)
     for number, age_ms, is_marked in ((1, 59_000, False), (2, 61_000, True)):
-        step = one.hear("b", topic_message(number=number, custody=number, age_ms=age_ms))
+        step = rig.receive("b", topic_message(number=number, custody=number, age_ms=age_ms))
         (effect,) = [each for each in step.effects if isinstance(each, Inject)]
         pairs = effect.properties[PropertyId.USER_PROPERTY]
         assert isinstance(pairs, list)
@@ -130,21 +130,21 @@ def test_a_message_older_than_the_window_says_that_it_may_be_a_repeat() -> None:
 
 def test_ids_above_the_bound_make_later_repeats_say_so() -> None:
     """An id that was dropped too early cannot be checked."""
-    one = One(dedup_ids_max=2)
+    rig = AgentRig(dedup_ids_max=2)
     for number in range(1, 5):
-        one.hear("b", topic_message(number=number, custody=number))
-    one.now += 10.0
-    one.give()
-    assert one.agent.counts["ids_over_bound"] == 2
-    step = one.hear("b", topic_message(number=1, custody=5, age_ms=10_100))
+        rig.receive("b", topic_message(number=number, custody=number))
+    rig.now += 10.0
+    rig.handle()
+    assert rig.agent.counts["ids_over_bound"] == 2
+    step = rig.receive("b", topic_message(number=1, custody=5, age_ms=10_100))
     (effect,) = [each for each in step.effects if isinstance(each, Inject)]
     assert ("federation-possible-duplicate", "1") in effect.properties[PropertyId.USER_PROPERTY]  # type: ignore[operator]
 
 
 def test_qos_0_is_sent_and_never_kept() -> None:
     """No row, no id on disk and no custody acknowledgement."""
-    one = One()
-    ready = one.hear("b", topic_message(qos=0, custody=0, to=("m", "y")))
+    rig = AgentRig()
+    ready = rig.receive("b", topic_message(qos=0, custody=0, to=("m", "y")))
     assert ready.writes == []
     sent = [decode(each.data) for each in ready.effects if isinstance(each, Send)]
     assert [each.to for each in sent if isinstance(each, TopicMessage)] == [("y",)]
@@ -207,33 +207,33 @@ def test_two_connections_separate_copies_without_identifiers() -> None:
 
 def test_a_marker_is_acknowledged() -> None:
     """It would otherwise fill the broker's window."""
-    one = One()
-    assert AckHost(77) in one.give(MarkerSeen(77, 12345)).effects
+    rig = AgentRig()
+    assert AckHost(77) in rig.handle(MarkerSeen(77, 12345)).effects
 
 
 def test_a_returning_message_is_stored_again() -> None:
     """A neighbour's acknowledgement may refer to a copy that it has sent back meanwhile."""
-    one = One()
-    one.hear("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("y",)))
-    sent = one.hear("b", topic_message(to=("z",)))
+    rig = AgentRig()
+    rig.receive("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("y",)))
+    sent = rig.receive("b", topic_message(to=("z",)))
     assert [each.neighbour for each in sent.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
-    one.hear("y", topic_message(to=("z",), path=("b", "m", "y")))
-    one.hear("y", CustodyAck(1))
-    (stored,) = one.agent.rows.stored.values()
+    rig.receive("y", topic_message(to=("z",), path=("b", "m", "y")))
+    rig.receive("y", CustodyAck(1))
+    (stored,) = rig.agent.rows.stored.values()
     assert "z" in stored.owed
-    one.now += 0.5
-    again = one.give()
+    rig.now += 0.5
+    again = rig.handle()
     assert [each.neighbour for each in again.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
-    one.hear("y", CustodyAck(2))
-    assert not one.agent.rows.stored
+    rig.receive("y", CustodyAck(2))
+    assert not rig.agent.rows.stored
 
 
 def test_custody_of_a_message_is_acknowledged_over_the_next_link() -> None:
     """Both happened in one step, so the acknowledgement is sent over the next link, which resumes the frames."""
-    one = One()
-    told = one.give(NeighbourFrame("b", encode(topic_message())), FederationLinkDown("b"))
+    rig = AgentRig()
+    told = rig.handle(NeighbourFrame("b", encode(topic_message())), FederationLinkDown("b"))
     assert not [each for each in told.effects if isinstance(each, Send) and each.neighbour == "b"]
-    again = one.give(FederationLinkUp("b", 5, True, one.policy, 1))
+    again = rig.handle(FederationLinkUp("b", 5, True, rig.policy, 1))
     assert CustodyAck(1) in [
         decode(each.data) for each in again.effects if isinstance(each, Send) and each.neighbour == "b"
     ]
@@ -241,71 +241,71 @@ def test_custody_of_a_message_is_acknowledged_over_the_next_link() -> None:
 
 def test_an_announcement_from_before_the_end_is_stale() -> None:
     """It may have waited in a link that was cut; forwarded, it would circulate for ever."""
-    one = One()
-    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
-    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 4, 0, (), is_ended=True),)))
-    late = one.hear("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("b",)),)))
-    assert "k" not in one.agent.election.topics
+    rig = AgentRig()
+    rig.receive("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
+    rig.receive("b", TopicCores("b", 5, 0, (Topic("k", 4, 0, (), is_ended=True),)))
+    late = rig.receive("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("b",)),)))
+    assert "k" not in rig.agent.election.topics
     assert not [each for each in late.effects if isinstance(each, Send) and isinstance(decode(each.data), TopicCores)]
 
 
 def test_a_retained_message_of_qos_0_does_not_replace_a_clients_newer_one() -> None:
     """It was sent before the client's was captured. The order at the broker is unknown, so the newer is sent again."""
-    one = One()
-    one.wants("a/b")
+    rig = AgentRig()
+    rig.set_interests("a/b")
     old = topic_message(qos=0, custody=0, is_retained=True, stamp=1, payload=b"old")
-    assert [each for each in one.hear("b", old).effects if isinstance(each, Inject)]
-    mine = Captured(7, "a/b", b"new", 1, True, {}, (one.identifiers["a/b"],))
-    again = [each for each in one.give(mine).effects if isinstance(each, Inject)]
+    assert [each for each in rig.receive("b", old).effects if isinstance(each, Inject)]
+    mine = Captured(7, "a/b", b"new", 1, True, {}, (rig.identifiers["a/b"],))
+    again = [each for each in rig.handle(mine).effects if isinstance(each, Inject)]
     assert [(each.payload, each.is_retained) for each in again] == [(b"new", True)]
-    one.now += 60.0
-    later = Captured(8, "a/b", b"later", 1, True, {}, (one.identifiers["a/b"],))
-    assert not [each for each in one.give(later).effects if isinstance(each, Inject)]
+    rig.now += 60.0
+    later = Captured(8, "a/b", b"later", 1, True, {}, (rig.identifiers["a/b"],))
+    assert not [each for each in rig.handle(later).effects if isinstance(each, Inject)]
 
 
 def test_a_deletion_is_remembered_for_a_day() -> None:
     """An older value does not return. After that day nothing is left, and an old deletion of nothing is ignored."""
-    one = One()
-    one.wants("a/b")
-    one.hear("b", topic_message(is_retained=True, stamp=WALL_MS + 5, payload=b""))
-    one.hear("b", topic_message(number=2, custody=2, is_retained=True, stamp=WALL_MS + 4, payload=b"old"))
-    assert len(one.agent.registers) == 1 and not one.disk["register"][b"a/b"].endswith(b"old")
-    one.now += 86_400.0 - 60.0
-    one.give()
-    assert len(one.agent.registers) == 1
-    one.now += 200.0
-    one.give()
-    assert not len(one.agent.registers) and not one.disk["register"]
-    one.hear("b", topic_message(number=3, custody=3, is_retained=True, stamp=WALL_MS + 5, payload=b""))
-    assert not len(one.agent.registers)
+    rig = AgentRig()
+    rig.set_interests("a/b")
+    rig.receive("b", topic_message(is_retained=True, stamp=WALL_MS + 5, payload=b""))
+    rig.receive("b", topic_message(number=2, custody=2, is_retained=True, stamp=WALL_MS + 4, payload=b"old"))
+    assert len(rig.agent.registers) == 1 and not rig.disk["register"][b"a/b"].endswith(b"old")
+    rig.now += 86_400.0 - 60.0
+    rig.handle()
+    assert len(rig.agent.registers) == 1
+    rig.now += 200.0
+    rig.handle()
+    assert not len(rig.agent.registers) and not rig.disk["register"]
+    rig.receive("b", topic_message(number=3, custody=3, is_retained=True, stamp=WALL_MS + 5, payload=b""))
+    assert not len(rig.agent.registers)
 
 
 def test_a_deletion_from_a_clock_that_is_years_behind_deletes() -> None:
     """The current value came from that clock as well."""
-    one = One()
-    one.hear("b", topic_message(is_retained=True, stamp=1_000, payload=b"value"))
-    later = one.hear("b", topic_message(number=2, custody=2, is_retained=True, stamp=1_001, payload=b""))
+    rig = AgentRig()
+    rig.receive("b", topic_message(is_retained=True, stamp=1_000, payload=b"value"))
+    later = rig.receive("b", topic_message(number=2, custody=2, is_retained=True, stamp=1_001, payload=b""))
     assert [(each.payload, each.is_retained) for each in later.effects if isinstance(each, Inject)] == [(b"", True)]
-    kept = one.agent.registers.get("a/b")
+    kept = rig.agent.registers.get("a/b")
     assert kept is None or not kept.payload
 
 
 def test_a_message_makes_32_hops() -> None:
     """The 32nd agent delivers it to its own broker and does not forward it, which is counted."""
-    one = One()
+    rig = AgentRig()
     path = (*(f"h{number}" for number in range(31)), "b")
-    ready = one.hear("b", topic_message(to=("m", "y"), path=path))
+    ready = rig.receive("b", topic_message(to=("m", "y"), path=path))
     assert [each.topic for each in ready.effects if isinstance(each, Inject)] == ["a/b"]
     assert not [each for each in ready.effects if isinstance(each, Send) and each.neighbour == "y"]
-    assert one.agent.counts["hops"] == 1
+    assert rig.agent.counts["hops"] == 1
 
 
 def test_a_hull_is_wider_than_what_is_wanted() -> None:
     """What it captures for nobody is acknowledged, dropped and counted."""
-    one = One()
-    one.wants("a/+/x", "a/b/+")
-    ((hull_of_both, identifier),) = [each for each in one.identifiers.items() if each[0].startswith("a/")]
+    rig = AgentRig()
+    rig.set_interests("a/+/x", "a/b/+")
+    ((hull_of_both, identifier),) = [each for each in rig.identifiers.items() if each[0].startswith("a/")]
     assert hull_of_both == "a/+/+"
-    ready = one.give(Captured(7, "a/c/y", b"", 2, False, {}, (identifier,)))
+    ready = rig.handle(Captured(7, "a/c/y", b"", 2, False, {}, (identifier,)))
     assert AckHost(7) in ready.effects and not [each for each in ready.effects if isinstance(each, Send)]
-    assert one.agent.counts["captured_for_nothing"] == 1
+    assert rig.agent.counts["captured_for_nothing"] == 1

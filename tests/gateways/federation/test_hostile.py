@@ -53,7 +53,7 @@ WALL_MS = 1_700_000_000_000
 pack = msgspec.msgpack.encode
 
 
-class One:
+class AgentRig:
     """An agent "m" with the neighbours "b" and "y", and its disk."""
 
     def __init__(self, policy: NeighbourPolicy | None = None, wall_ms: int = WALL_MS, **settings: object) -> None:
@@ -70,11 +70,11 @@ class One:
         rows = {kind: list(each.items()) for kind, each in self.disk.items()}
         self.agent = Agent(self.settings, rows, self.now, self.wall_ms, Random(1))
         links = [FederationLinkUp(name, 5, False, self.policy, 1) for name in ("b", "y")]
-        self.give(HostUp(False), InterestChanged({"a/+": 2}), *links)
+        self.handle(HostUp(False), InterestChanged({"a/+": 2}), *links)
         for name, seq in (("b", 1), ("y", 1)):
-            self.hear(name, Federate(name, 7 + seq, 5, 1, 0, 1, (), ("m",)), HelloBack(1))
+            self.receive(name, Federate(name, 7 + seq, 5, 1, 0, 1, (), ("m",)), HelloBack(1))
 
-    def give(self, *events: Event) -> FederationReady:
+    def handle(self, *events: Event) -> FederationReady:
         self.now += 0.01
         ready = self.agent.handle(self.now, events)
         for write in ready.writes:
@@ -88,19 +88,19 @@ class One:
                 self.identifiers |= {each.filter: each.identifier for each in effect.subscribe}
         return ready
 
-    def hear(self, name: str, *messages: Message) -> FederationReady:
-        return self.give(*(NeighbourFrame(name, encode(each)) for each in messages))
+    def receive(self, name: str, *messages: Message) -> FederationReady:
+        return self.handle(*(NeighbourFrame(name, encode(each)) for each in messages))
 
-    def wants(self, *filters: str) -> None:
+    def set_interests(self, *filters: str) -> None:
         """Make "b" the core of filters that others want."""
         topics = tuple(Topic(each, 1, 2, ("b",)) for each in filters)
-        self.hear("b", TopicCores("b", 5, 0, topics))
-        self.settle()
+        self.receive("b", TopicCores("b", 5, 0, topics))
+        self.confirm_captures()
 
-    def settle(self) -> None:
+    def confirm_captures(self) -> None:
         """Return markers until the capture set is active."""
         while self.markers:
-            self.give(MarkerSeen(0, self.markers.pop(0)))
+            self.handle(MarkerSeen(0, self.markers.pop(0)))
 
 
 def closed(ready: FederationReady) -> list[str]:
@@ -161,9 +161,9 @@ def test_undecodable_messages_close_the_link(data: bytes, reason: str) -> None:
     with pytest.raises(MalformedFederationMessage) as raised:
         decode(data)
     assert raised.value.reason == reason
-    one = One()
-    assert closed(one.give(NeighbourFrame("b", data))) == [reason]
-    assert one.agent.counts[reason] == 1
+    rig = AgentRig()
+    assert closed(rig.handle(NeighbourFrame("b", data))) == [reason]
+    assert rig.agent.counts[reason] == 1
 
 
 @pytest.mark.parametrize("message", GOOD, ids=lambda each: str(type(each).__name__))
@@ -212,57 +212,57 @@ RULES: list[tuple[str, str, Message, str, bool]] = [
 )
 def test_violations_are_counted(name: str, message: Message, reason: str, is_closed: bool) -> None:
     """Identity and numbering errors close the link; late or unwanted messages are dropped."""
-    one = One()
-    ready = one.hear(name, message)
-    assert one.agent.counts[reason] == 1
+    rig = AgentRig()
+    ready = rig.receive(name, message)
+    assert rig.agent.counts[reason] == 1
     assert closed(ready) == ([reason] if is_closed else [])
     assert not [effect for effect in ready.effects if isinstance(effect, Inject)]
 
 
 def test_a_message_comes_once_whatever_a_neighbour_repeats() -> None:
     """A neighbour that sends back or repeats causes no second delivery; both are stored and counted."""
-    one = One()
-    first = one.hear("b", topic_message())
-    again = one.hear("y", topic_message(path=("b", "y")))
+    rig = AgentRig()
+    first = rig.receive("b", topic_message())
+    again = rig.receive("y", topic_message(path=("b", "y")))
     assert [type(each).__name__ for each in (*first.effects, *again.effects)].count("Inject") == 1
-    assert one.agent.counts["repeat"] == 1
+    assert rig.agent.counts["repeat"] == 1
     assert decode([each for each in again.effects if isinstance(each, Send)][-1].data) == CustodyAck(1)
 
 
 def test_a_core_that_announces_itself_from_two_places() -> None:
     """Of two conflicting messages with one number the first is kept."""
-    one = One()
-    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
-    one.hear("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("y",)),)))
-    assert one.agent.counts["core_twice"] == 1
-    assert one.agent.election.topics["k"].members == {"b"}
+    rig = AgentRig()
+    rig.receive("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
+    rig.receive("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("y",)),)))
+    assert rig.agent.counts["core_twice"] == 1
+    assert rig.agent.election.topics["k"].members == {"b"}
 
 
 def test_a_clock_that_begins_at_1970() -> None:
     """As on a small computer after power-on: a message is older than its clock, stored, and known after a restart."""
-    one = One(wall_ms=1_000)
-    one.hear("b", topic_message(age_ms=3_600_000))
-    (before,) = one.agent.rows.stored.values()
-    one.start()
-    (after,) = one.agent.rows.stored.values()
+    rig = AgentRig(wall_ms=1_000)
+    rig.receive("b", topic_message(age_ms=3_600_000))
+    (before,) = rig.agent.rows.stored.values()
+    rig.start()
+    (after,) = rig.agent.rows.stored.values()
     assert after.born_ms == before.born_ms < 0 and "" in after.owed
 
 
 def test_interests_above_the_bound_are_not_learned() -> None:
     """The 10 001st filter of a neighbour is dropped and counted; the link stays."""
-    one = One()
-    ready = one.hear("b", TopicCores("b", 5, 0, tuple(Topic(f"t/{each}", 1, 0, ("b",)) for each in range(10_001))))
-    assert one.agent.counts["interests"] == 1
-    assert len(one.agent.election.topics) == 10_001  # with this broker's own
+    rig = AgentRig()
+    ready = rig.receive("b", TopicCores("b", 5, 0, tuple(Topic(f"t/{each}", 1, 0, ("b",)) for each in range(10_001))))
+    assert rig.agent.counts["interests"] == 1
+    assert len(rig.agent.election.topics) == 10_001  # with this broker's own
     assert closed(ready) == []
 
 
 def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
     """Interests are sent in pages; all at once would exceed a frame or a neighbour's filter limit."""
-    one = One()
+    rig = AgentRig()
     wishes = [SubscriptionRequest(f"{number}/{'x' * 900}", 1, True) for number in range(12_000)]
-    one.agent.trees.send_requests("b", wishes)
-    said = [decode(each.data) for each in one.give().effects if isinstance(each, Send) and each.neighbour == "b"]
+    rig.agent.trees.send_requests("b", wishes)
+    said = [decode(each.data) for each in rig.handle().effects if isinstance(each, Send) and each.neighbour == "b"]
     pages = [each for each in said if isinstance(each, TopicSubscribe)]
     assert [wish for page in pages for wish in page.requests] == wishes
     assert len({page.seq for page in pages}) == len(pages) > 1
@@ -271,16 +271,16 @@ def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
 @pytest.mark.parametrize("policy", [NeighbourPolicy(messages_per_s=10.0), NeighbourPolicy(bytes_per_s=50.0)])
 def test_a_neighbour_is_rate_limited(policy: NeighbourPolicy) -> None:
     """Above its messages or bytes per second its link is not read."""
-    one = One(policy)
-    ready = one.hear("b", *[NeighbourHello(1 << 32) for each in range(100)])
+    rig = AgentRig(policy)
+    ready = rig.receive("b", *[NeighbourHello(1 << 32) for each in range(100)])
     held = [effect for effect in ready.effects if isinstance(effect, HoldLink) and effect.neighbour == "b"]
-    assert held[-1].until > one.now + 8.0
+    assert held[-1].until > rig.now + 8.0
 
 
 def test_a_full_spool_acknowledges_nobody() -> None:
     """Neither the broker nor a neighbour, until there is capacity; then both, in order."""
-    one = One(spool_bytes_max=1000)
-    one.wants("a/#")
+    rig = AgentRig(spool_bytes_max=1000)
+    rig.set_interests("a/#")
     taken: list[int] = []
     sent = 0
 
@@ -292,62 +292,62 @@ def test_a_full_spool_acknowledges_nobody() -> None:
         return ready
 
     for ref in range(1, 8):
-        see(one.give(Captured(ref, "a/b", bytes(100), 2, False, {}, (one.identifiers["a/#"],))))
+        see(rig.handle(Captured(ref, "a/b", bytes(100), 2, False, {}, (rig.identifiers["a/#"],))))
     assert 0 < len(taken) < 7
-    see(one.hear("y", topic_message(path=("y",), to=("b",), payload=bytes(6000))))  # each hop has its own capacity
-    ready = see(one.hear("y", topic_message(number=2, custody=2, path=("y",), to=("b",))))
+    see(rig.receive("y", topic_message(path=("y",), to=("b",), payload=bytes(6000))))  # each hop has its own capacity
+    ready = see(rig.receive("y", topic_message(number=2, custody=2, path=("y",), to=("b",))))
     assert [effect.neighbour for effect in ready.effects if isinstance(effect, HoldLink)] == ["y"]
     assert not [each for each in ready.effects if isinstance(each, Send) and isinstance(decode(each.data), CustodyAck)]
     for _ in range(9):
-        assert closed(see(one.hear("b", CustodyAck(sent)))) == []
+        assert closed(see(rig.receive("b", CustodyAck(sent)))) == []
     assert taken == list(range(1, 8))
     assert sent == 9
-    assert not one.agent.rows.stored
+    assert not rig.agent.rows.stored
 
 
 def test_a_neighbour_without_custody_is_avoided() -> None:
     """After ten seconds its messages take another path, which is logged."""
-    one = One()
-    one.hear("b", Federate("b", 8, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("b", "y")))
-    one.hear("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")))
-    one.hear("b", TopicCores("z", 5, 1, (Topic("k", 1, 2, ("z",)),)))
-    one.settle()
-    one.give(Captured(1, "k", b"", 2, False, {}, (one.identifiers["k"],)))
-    assert len(one.agent.rows.stored) == 1
+    rig = AgentRig()
+    rig.receive("b", Federate("b", 8, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("b", "y")))
+    rig.receive("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")))
+    rig.receive("b", TopicCores("z", 5, 1, (Topic("k", 1, 2, ("z",)),)))
+    rig.confirm_captures()
+    rig.handle(Captured(1, "k", b"", 2, False, {}, (rig.identifiers["k"],)))
+    assert len(rig.agent.rows.stored) == 1
     through: list[str] = []
     for _ in range(30):
-        one.now += 1.0
-        ready = one.hear("b", HelloBack(1))
-        ready2 = one.hear("y", HelloBack(1))
+        rig.now += 1.0
+        ready = rig.receive("b", HelloBack(1))
+        ready2 = rig.receive("y", HelloBack(1))
         for effect in (*ready.effects, *ready2.effects):
             if isinstance(effect, Send) and isinstance(decode(effect.data), TopicMessage):
                 through.append(effect.neighbour)
-        if one.now % 4 < 1:
-            one.hear("y", Federate("y", 9, 5, int(one.now), 0, 1, (), ("m", "z")))
-            one.hear("b", Federate("z", 11, 5, int(one.now), 1, 1, (), ("b", "y")))
-            one.hear("b", Federate("b", 8, 5, int(one.now), 0, 1, (), ("m", "z")))
-        one.hear("b", CustodyAck(0))  # repeats the last one
-    assert one.agent.counts["not_kept"] >= 1
+        if rig.now % 4 < 1:
+            rig.receive("y", Federate("y", 9, 5, int(rig.now), 0, 1, (), ("m", "z")))
+            rig.receive("b", Federate("z", 11, 5, int(rig.now), 1, 1, (), ("b", "y")))
+            rig.receive("b", Federate("b", 8, 5, int(rig.now), 0, 1, (), ("m", "z")))
+        rig.receive("b", CustodyAck(0))  # repeats the last one
+    assert rig.agent.counts["not_kept"] >= 1
     assert "y" in through
 
 
 def test_a_neighbour_that_was_merely_slow_is_trusted_again() -> None:
     """Its acknowledgement restores trust at once, not half a minute later, since it may be the only path."""
-    one = One()
-    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 1, 2, ("b",)),)))
-    one.settle()
-    one.give(Captured(1, "k", b"", 2, False, {}, (one.identifiers["k"],)))
-    one.now += 12.0
-    one.hear("b", HelloBack(1), Federate("b", 8, 5, 3, 0, 1, (), ("m",)))
-    assert one.agent.counts["not_kept"] == 1 and "b" not in one.agent.overlay.up()
-    one.hear("b", CustodyAck(1))
-    assert "b" in one.agent.overlay.up() and not one.agent.rows.stored
+    rig = AgentRig()
+    rig.receive("b", TopicCores("b", 5, 0, (Topic("k", 1, 2, ("b",)),)))
+    rig.confirm_captures()
+    rig.handle(Captured(1, "k", b"", 2, False, {}, (rig.identifiers["k"],)))
+    rig.now += 12.0
+    rig.receive("b", HelloBack(1), Federate("b", 8, 5, 3, 0, 1, (), ("m",)))
+    assert rig.agent.counts["not_kept"] == 1 and "b" not in rig.agent.overlay.up()
+    rig.receive("b", CustodyAck(1))
+    assert "b" in rig.agent.overlay.up() and not rig.agent.rows.stored
 
 
 def test_a_spool_of_another_federation_is_refused() -> None:
     """So is one of another agent, and one that cannot be read."""
-    one = One()
-    rows = {kind: list(each.items()) for kind, each in one.disk.items()}
+    rig = AgentRig()
+    rows = {kind: list(each.items()) for kind, each in rig.disk.items()}
     with pytest.raises(SpoolMismatch, match="federation f"):
         Agent(AgentSettings("g", "m"), rows, 0.0, WALL_MS, Random(1))
     with pytest.raises(SpoolMismatch, match="agent m"):
@@ -375,36 +375,36 @@ def test_a_message_row_that_is_damaged_is_counted() -> None:
 
 def test_unsubscribed_messages_are_acknowledged_and_dropped() -> None:
     """Unrequested messages from a broker fill nothing."""
-    one = One()
-    one.wants("b/#")
+    rig = AgentRig()
+    rig.set_interests("b/#")
     for identifiers in ((), (99,)):
-        ready = one.give(Captured(7, "z", b"", 1, False, {}, identifiers))
+        ready = rig.handle(Captured(7, "z", b"", 1, False, {}, identifiers))
         assert [effect.ref for effect in ready.effects if isinstance(effect, AckHost)] == [7]
-    assert one.agent.counts["copy_not_counted"] == 2
-    ready = one.give(Captured(8, "b/$", b"", 1, False, {}, (one.identifiers["b/#"],)))
+    assert rig.agent.counts["copy_not_counted"] == 2
+    ready = rig.handle(Captured(8, "b/$", b"", 1, False, {}, (rig.identifiers["b/#"],)))
     assert AckHost(8) in ready.effects
-    assert not one.give(HostAcked(12345)).writes
+    assert not rig.handle(HostAcked(12345)).writes
 
 
 def test_a_second_agent_at_the_same_broker_does_not_send_again() -> None:
     """What another agent delivered to this broker has its mark, so it is dropped here and not delivered twice."""
-    other, one = One(), One()
-    one.wants("a/#")
-    handed = [each for each in other.hear("b", topic_message()).effects if isinstance(each, Inject)]
+    other, rig = AgentRig(), AgentRig()
+    rig.set_interests("a/#")
+    handed = [each for each in other.receive("b", topic_message()).effects if isinstance(each, Inject)]
     properties = dict(handed[0].properties)
     assert PropertyId.USER_PROPERTY in properties
-    captured = Captured(5, "a/b", b"21", 2, False, properties, (one.identifiers["a/#"],))
-    assert AckHost(5) in one.give(captured).effects
-    assert one.agent.counts["foreign_loop"] == 1
-    assert not [each for each in one.hear("b", topic_message()).effects if isinstance(each, Inject)]
-    assert one.agent.counts["repeat"] == 1
+    captured = Captured(5, "a/b", b"21", 2, False, properties, (rig.identifiers["a/#"],))
+    assert AckHost(5) in rig.handle(captured).effects
+    assert rig.agent.counts["foreign_loop"] == 1
+    assert not [each for each in rig.receive("b", topic_message()).effects if isinstance(each, Inject)]
+    assert rig.agent.counts["repeat"] == 1
 
 
 @pytest.mark.parametrize("mark", ["f/b/1/x", "f/b", "", "g/b/1/2/00000000", "f/b/" + "9" * 30 + "/1/00000000"])
 def test_an_invalid_mark_is_a_clients_property(mark: str) -> None:
     """It is not forwarded, and the message is an ordinary one."""
-    one = One()
-    one.wants("a/#")
+    rig = AgentRig()
+    rig.set_interests("a/#")
     properties: dict[int, object] = {PropertyId.USER_PROPERTY: [("federation-id", mark), ("own", "1")]}
-    one.give(Captured(5, "a/b", b"21", 2, False, properties, (one.identifiers["a/#"],)))
-    assert one.agent.counts["captured"] == 1
+    rig.handle(Captured(5, "a/b", b"21", 2, False, properties, (rig.identifiers["a/#"],)))
+    assert rig.agent.counts["captured"] == 1

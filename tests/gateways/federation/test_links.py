@@ -90,17 +90,17 @@ def hello_of(name: str, federation: str = "f", tier: str = TIER_FEDERATE, incarn
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "sent"),
     [("127.0.0.1", b""), ("127.0.7.1", b"\x16\x03\x01")],
     ids=["silent, of its own address", "begun, of another"],
 )
 async def test_neighbour_gets_in_beside_idle_connections(
-    authorities: dict[str, DevelopmentAuthority], source: str, said: bytes
+    authorities: dict[str, DevelopmentAuthority], source: str, sent: bytes
 ) -> None:
     """200 connections, opened again when they are closed."""
     certificate = authorities["f"].node
     async with running(Site(certificate(TIER_FEDERATE, "m"))) as site:
-        idle = idle_connections(("127.0.0.1", site.port), 200, (source,), said)
+        idle = idle_connections(("127.0.0.1", site.port), 200, (source,), sent)
         await trio.to_thread.run_sync(idle.__enter__)
         try:
             await until(lambda: site.links.handshakes.counts)

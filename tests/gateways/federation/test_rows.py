@@ -15,7 +15,7 @@ from gateways.federation.messages import encode
 from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 from gateways.spool_rows import Put
 from tests.fuzz.federation_target import topic_message
-from tests.gateways.federation.test_hostile import One
+from tests.gateways.federation.test_hostile import AgentRig
 
 Disk = dict[str, dict[bytes, bytes]]
 NAMES = (HOST, "x", "y", "z")
@@ -104,12 +104,12 @@ def test_the_disk_matches_the_agent(steps: list[list[tuple[bool, int, str]]]) ->
 
 def test_trailing_bytes_of_a_message_are_not_stored() -> None:
     """A row contains the bytes of a message as received, without a megabyte of ignored bytes at its end."""
-    one = One()
+    rig = AgentRig()
     sound = encode(topic_message(to=("y",)))
     fields = msgspec.msgpack.decode(encode(topic_message(number=2, custody=2, to=("y",))))
-    one.give(NeighbourFrame("b", sound), NeighbourFrame("b", msgspec.msgpack.encode([*fields, b"x" * 1_000_000])))
-    rows = one.disk["message"]
+    rig.handle(NeighbourFrame("b", sound), NeighbourFrame("b", msgspec.msgpack.encode([*fields, b"x" * 1_000_000])))
+    rows = rig.disk["message"]
     assert len(rows) == 2 and sum(len(value) for value in rows.values()) < 1_000
     assert any(value.endswith(sound) for value in rows.values())
-    one.start()
-    assert [each.message.number for each in one.agent.rows.stored.values()] == [1, 2]
+    rig.start()
+    assert [each.message.number for each in rig.agent.rows.stored.values()] == [1, 2]

@@ -63,5 +63,5 @@ def test_paths_avoid_an_agent_that_forwards_nothing(tmp_path: Path) -> None:
         assert subscriber.paths[b"around"] == ["a", "p", "q", "d"]
         publisher.close()
         subscriber.close()
-    said = [line for line in site.agent_log.read_text().splitlines() if "did not come on" in line]
-    assert len(said) == 1 and "x has kept 10 messages for d" in said[0]
+    logged = [line for line in site.agent_log.read_text().splitlines() if "did not come on" in line]
+    assert len(logged) == 1 and "x has kept 10 messages for d" in logged[0]

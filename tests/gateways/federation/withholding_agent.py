@@ -11,15 +11,15 @@ from gateways.federation.agent import Agent
 from gateways.federation.events import Event, FederationReady, NeighbourFrame
 from gateways.federation.messages import TopicMessage, decode, encode
 
-take = Agent.handle
+original_handle = Agent.handle
 
 
-def withholding(self: Agent, now: float, events: Iterable[Event] = ()) -> FederationReady:
+def handle_withholding(self: Agent, now: float, events: Iterable[Event] = ()) -> FederationReady:
     """Handle events, with each message readdressed to this agent only."""
-    return take(self, now, [_for_one_alone(self.name, event) for event in events])
+    return original_handle(self, now, [_readdress_event(self.name, event) for event in events])
 
 
-def _for_one_alone(name: str, event: Event) -> Event:
+def _readdress_event(name: str, event: Event) -> Event:
     message = decode(event.data) if isinstance(event, NeighbourFrame) else None
     if isinstance(event, NeighbourFrame) and isinstance(message, TopicMessage) and not message.is_register:
         return NeighbourFrame(event.neighbour, encode(msgspec.structs.replace(message, to=(name,))))
@@ -27,5 +27,5 @@ def _for_one_alone(name: str, event: Event) -> Event:
 
 
 if __name__ == "__main__":
-    Agent.handle = withholding  # type: ignore[method-assign]
+    Agent.handle = handle_withholding  # type: ignore[method-assign]
     runpy.run_module("stratamq", run_name="__main__", alter_sys=True)

@@ -34,7 +34,7 @@ def row(client: str, topic_filter: str, qos: int = 1) -> dict[str, object]:
     return {"client_id": client, "filter": topic_filter, "qos": qos}
 
 
-class Story:
+class InterestRig:
     """An adapter, its clock and the interest it reports."""
 
     def __init__(self, filters_max: int = 10_000) -> None:
@@ -45,8 +45,8 @@ class Story:
 
     def event(self, kind: str, client: str, topic_filter: str = "", qos: int = 1) -> None:
         self.now += 1.0
-        told = json.dumps({"client": client, "filter": topic_filter, "qos": qos}).encode()
-        self.adapter.received(self.now, PREFIX + kind, told)
+        payload = json.dumps({"client": client, "filter": topic_filter, "qos": qos}).encode()
+        self.adapter.received(self.now, PREFIX + kind, payload)
 
     def list(self, *rows: Any, is_whole: bool = True) -> bool:
         self.now += 10.0
@@ -54,7 +54,7 @@ class Story:
         self.adapter.page(rows)
         return self.adapter.end_list(is_whole)
 
-    def wants(self) -> dict[str, int]:
+    def interests(self) -> dict[str, int]:
         change = self.interest.take_change()
         if change is not None:
             self.wanted |= change.added
@@ -65,75 +65,73 @@ class Story:
 
 def test_earlier_subscriptions_count() -> None:
     """Subscriptions of the agent itself are excluded, as they would never end; groups count as their filter."""
-    story = Story()
-    assert story.adapter.is_due
-    assert story.list(
-        row("c", "a/#"), row("d", "a/#", 2), row(OWN, "b/#"), row("e", "$share/g/s/+"), row("e", "$SYS/#")
-    )
-    assert story.wants() == {"a/#": 2, "s/+": 1}
-    assert not story.adapter.is_due
+    rig = InterestRig()
+    assert rig.adapter.is_due
+    assert rig.list(row("c", "a/#"), row("d", "a/#", 2), row(OWN, "b/#"), row("e", "$share/g/s/+"), row("e", "$SYS/#"))
+    assert rig.interests() == {"a/#": 2, "s/+": 1}
+    assert not rig.adapter.is_due
 
 
 def test_two_complete_lists_end_missing_filters() -> None:
     """One list is not enough, since a client that moves between nodes can be missing from it."""
-    story = Story()
-    story.list(row("c", "a"))
-    story.list()
-    assert story.wants() == {"a": 1}
-    story.list()
-    assert story.wants() == {}
+    rig = InterestRig()
+    rig.list(row("c", "a"))
+    rig.list()
+    assert rig.interests() == {"a": 1}
+    rig.list()
+    assert rig.interests() == {}
 
 
 def test_an_incomplete_list_removes_nothing() -> None:
     """It only adds filters. A list with invalid rows or above the limit is not complete either."""
-    story = Story(filters_max=2)
-    story.list(row("c", "a"))
+    rig = InterestRig(filters_max=2)
+    rig.list(row("c", "a"))
     for _ in range(3):
-        assert not story.list(row("c", "b"), is_whole=False)
-        assert not story.list({"client_id": 3}, row("c", "b"))
-        assert not story.list(row("c", "b"), row("c", "c"), row("c", "d"))
-    assert set(story.wants()) == {"a", "b"}
-    assert story.interest.counts["lists_in_part"] == 9
+        assert not rig.list(row("c", "b"), is_whole=False)
+        assert not rig.list({"client_id": 3}, row("c", "b"))
+        assert not rig.list(row("c", "b"), row("c", "c"), row("c", "d"))
+    assert set(rig.interests()) == {"a", "b"}
+    assert rig.interest.counts["lists_in_part"] == 9
 
 
 def test_events_count_at_once_and_lists_for_silent_clients() -> None:
     """A client not listed since the list before last is dropped; one that subscribed meanwhile is kept."""
-    story = Story()
-    story.event("subscribed", "lost", "old")  # its end is never reported
-    story.list(row("c", "a"))
-    story.event("subscribed", "new", "n")
-    story.list(row("c", "a"))
-    assert set(story.wants()) == {"a", "n"}
-    story.list(row("c", "a"), row("new", "n"))
-    assert set(story.wants()) == {"a", "n"}
-    story.event("unsubscribed", "new", "n")
-    story.list(row("c", "a"))
-    story.list(row("c", "a"))
-    assert set(story.wants()) == {"a"}
+    rig = InterestRig()
+    rig.event("subscribed", "lost", "old")  # its end is never reported
+    rig.list(row("c", "a"))
+    rig.event("subscribed", "new", "n")
+    rig.list(row("c", "a"))
+    assert set(rig.interests()) == {"a", "n"}
+    rig.list(row("c", "a"), row("new", "n"))
+    assert set(rig.interests()) == {"a", "n"}
+    rig.event("unsubscribed", "new", "n")
+    rig.list(row("c", "a"))
+    rig.list(row("c", "a"))
+    assert set(rig.interests()) == {"a"}
 
 
 def test_a_later_process_continues_with_listed_filters() -> None:
     """The filters stay until two complete lists of its own end them; a reconnect makes a list due."""
-    story = Story()
-    story.list(row("c", "a"), row("c", "b"))
-    kept = {write.key: write.value for write in story.interest.take_rows()}  # type: ignore[union-attr]
-    later = Story()
+    rig = InterestRig()
+    rig.list(row("c", "a"), row("c", "b"))
+    kept = {write.key: write.value for write in rig.interest.take_rows()}  # type: ignore[union-attr]
+    later = InterestRig()
     later.interest.restore(kept.items())
     later.list(row("c", "b"))
-    assert set(later.wants()) == {"a", "b"}
+    assert set(later.interests()) == {"a", "b"}
     later.list(row("c", "b"))
-    assert set(later.wants()) == {"b"}
+    assert set(later.interests()) == {"b"}
     later.adapter.disconnected(later.now)
     assert later.adapter.reconnected(later.now, True) and later.adapter.is_due
 
 
 def test_invalid_mqtt_text_is_counted() -> None:
     """JSON can contain a lone surrogate, which the spool's rows cannot store."""
-    story = Story()
-    story.event("subscribed", "\ud800", "a")
-    story.event("subscribed", "c", "\ud800")
-    assert story.interest.counts["unreadable"] == 2
-    assert story.wants() == {} and not story.interest.take_rows()
+    rig = InterestRig()
+    rig.event("subscribed", "\ud800", "a")
+    rig.event("subscribed", "c", "\ud800")
+    assert rig.interest.counts["unreadable"] == 2
+    assert rig.interests() == {} and not rig.interest.take_rows()
 
 
 def test_configured_filters_outlive_a_gap() -> None:
@@ -200,12 +198,12 @@ def settings_of(folder: Path, api: str, *flags: str) -> FederateSettings:
     return load_gateway(kind, FEDERATE_DEFAULTS, path, environment={}, flags=given).settings
 
 
-def reader(folder: Path, api: str) -> tuple[Story, ClusterList]:
-    story = Story()
-    return story, build_cluster_list(settings_of(folder, api), story.adapter, lambda: True, lambda: None)
+def reader(folder: Path, api: str) -> tuple[InterestRig, ClusterList]:
+    rig = InterestRig()
+    return rig, build_cluster_list(settings_of(folder, api), rig.adapter, lambda: True, lambda: None)
 
 
-async def until_said(found: ClusterList, words: str) -> None:
+async def wait_reason(found: ClusterList, words: str) -> None:
     """Run a reader until it reports why no list is complete; "" stands for a complete one."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
@@ -223,9 +221,9 @@ async def test_pages_are_read_to_the_end(tmp_path: Path) -> None:
     """With the token, and with the cursor of the previous page."""
     pages = {"": page([row("c", "a")], cursor="x&y"), "x&y": page([row("d", "b")])}
     with served(lambda cursor: (200, pages[cursor])) as (api, came):
-        story, found = reader(tmp_path, api)
-        await until_said(found, "")
-    assert set(story.wants()) == {"a", "b"} and set(came) == {f"Bearer {TOKEN}"}
+        rig, found = reader(tmp_path, api)
+        await wait_reason(found, "")
+    assert set(rig.interests()) == {"a", "b"} and set(came) == {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize(
@@ -246,10 +244,10 @@ async def test_pages_are_read_to_the_end(tmp_path: Path) -> None:
 async def test_an_invalid_list_removes_nothing(tmp_path: Path, answer: tuple[int, bytes], words: str) -> None:
     """The reason is reported and the known filters stay."""
     with served(lambda _: answer) as (api, _):
-        story, found = reader(tmp_path, api)
-        story.list(row("c", "known"))
-        await until_said(found, words)
-    assert "known" in story.wants()
+        rig, found = reader(tmp_path, api)
+        rig.list(row("c", "known"))
+        await wait_reason(found, words)
+    assert "known" in rig.interests()
 
 
 async def test_an_unreachable_service(tmp_path: Path) -> None:
@@ -257,7 +255,7 @@ async def test_an_unreachable_service(tmp_path: Path) -> None:
     with served(lambda _: (200, page([]))) as (api, _):
         pass
     _, found = reader(tmp_path, api)
-    await until_said(found, "refused")
+    await wait_reason(found, "refused")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +274,7 @@ def test_invalid_settings(tmp_path: Path, flags: list[str], line: str) -> None:
     """Each is one line, before anything starts."""
     with pytest.raises(UserError, match=line):
         settings = settings_of(tmp_path, "http://127.0.0.1:1", *flags)
-        build_cluster_list(settings, Story().adapter, lambda: True, lambda: None)
+        build_cluster_list(settings, InterestRig().adapter, lambda: True, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +289,6 @@ def test_invalid_settings(tmp_path: Path, flags: list[str], line: str) -> None:
 )
 def test_an_invalid_event_is_counted(payload: bytes) -> None:
     """Deep nesting and an infinite QoS used to terminate the agent."""
-    story = Story()
-    story.adapter.received(1.0, PREFIX + "subscribed", payload)
-    assert story.interest.counts["unreadable"] == 1
+    rig = InterestRig()
+    rig.adapter.received(1.0, PREFIX + "subscribed", payload)
+    assert rig.interest.counts["unreadable"] == 1

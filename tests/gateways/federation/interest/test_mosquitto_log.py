@@ -16,9 +16,9 @@ class Log:
         self.interest = Interest(["agent"], interest_s=7 * DAY_S)
         self.adapter = MosquittoLog(self.interest, "agent")
         self.time, self.now = time, 1_000.0
-        self.say(SUBSCRIBE, f"agent 2 {SUBSCRIBE}")
+        self.write(SUBSCRIBE, f"agent 2 {SUBSCRIBE}")
 
-    def say(self, topic: str, text: str) -> None:
+    def write(self, topic: str, text: str) -> None:
         self.adapter.received(self.now, topic, f"{self.time}{text}".encode())
 
     def change(self) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -33,13 +33,13 @@ TIMES = ["1795623143: ", "", "2026-11-25T16:12:22: ", "Wed Nov 25 16:12:22 2026:
 def test_a_subscription_and_its_end(time: str) -> None:
     """The result is the same in every time format."""
     log = Log(time)
-    log.say(NOTICE, "New client connected from 127.0.0.1:56634 as a client x (p2, c1, k60).")
-    log.say(SUBSCRIBE, "a client x 1 a/b")
-    log.say(SUBSCRIBE, "a client x 2 c/+/#")
+    log.write(NOTICE, "New client connected from 127.0.0.1:56634 as a client x (p2, c1, k60).")
+    log.write(SUBSCRIBE, "a client x 1 a/b")
+    log.write(SUBSCRIBE, "a client x 2 c/+/#")
     assert log.change() == ({"a/b": 1, "c/+/#": 2}, ())
-    log.say(UNSUBSCRIBE, "a client x a/b")
+    log.write(UNSUBSCRIBE, "a client x a/b")
     assert log.change() == ({}, ("a/b",))
-    log.say(NOTICE, "Client a client x disconnected.")
+    log.write(NOTICE, "Client a client x disconnected.")
     assert log.change() == ({}, ("c/+/#",))
 
 
@@ -59,24 +59,24 @@ def test_a_subscription_and_its_end(time: str) -> None:
 def test_phrases_of_an_end(line: str) -> None:
     """Mosquitto 1.6, 2.0 and 2.1 phrase it differently."""
     log = Log()
-    log.say(NOTICE, "New client connected from 127.0.0.1:5678 as x y (p2, c1, k60, u'me').")
-    log.say(SUBSCRIBE, "x y 0 f")
+    log.write(NOTICE, "New client connected from 127.0.0.1:5678 as x y (p2, c1, k60, u'me').")
+    log.write(SUBSCRIBE, "x y 0 f")
     log.change()
-    log.say(NOTICE, line)
+    log.write(NOTICE, line)
     assert log.change() == ({}, ("f",))
 
 
 def test_a_kept_session_counts_until_it_expires() -> None:
     """A client without a clean start still counts, also with MQTT 5, whose expiry is not logged."""
     log = Log()
-    log.say(NOTICE, "New client connected from h as kept (p2, c0, k60).")
-    log.say(SUBSCRIBE, "kept 1 f")
-    log.say(NOTICE, "New client connected from h as five (p5, c1, k60).")
-    log.say(SUBSCRIBE, "five 1 g")
-    log.say(NOTICE, "Client kept disconnected.")
-    log.say(NOTICE, "Client five disconnected.")
+    log.write(NOTICE, "New client connected from h as kept (p2, c0, k60).")
+    log.write(SUBSCRIBE, "kept 1 f")
+    log.write(NOTICE, "New client connected from h as five (p5, c1, k60).")
+    log.write(SUBSCRIBE, "five 1 g")
+    log.write(NOTICE, "Client kept disconnected.")
+    log.write(NOTICE, "Client five disconnected.")
     assert log.change() == ({"f": 1, "g": 1}, ())
-    log.say(NOTICE, "Expiring client five due to timeout.")
+    log.write(NOTICE, "Expiring client five due to timeout.")
     assert log.change() == ({}, ("g",))
     log.interest.expire(log.now + 6 * DAY_S)
     assert log.change() == ({}, ())
@@ -87,23 +87,23 @@ def test_a_kept_session_counts_until_it_expires() -> None:
 def test_a_clean_start_ends_subscriptions() -> None:
     """A client that starts clean has to subscribe again."""
     log = Log()
-    log.say(SUBSCRIBE, "c 1 f")
+    log.write(SUBSCRIBE, "c 1 f")
     log.change()
-    log.say(NOTICE, "New client connected from h as c (p2, c1, k60).")
+    log.write(NOTICE, "New client connected from h as c (p2, c1, k60).")
     assert log.change() == ({}, ("f",))
 
 
 def test_ambiguity_counts_as_interest() -> None:
     """A line that can be parsed in two ways is two subscriptions; an ambiguous end ends nothing."""
     log = Log()
-    log.say(SUBSCRIBE, "x 1 y 0 f")
+    log.write(SUBSCRIBE, "x 1 y 0 f")
     assert log.change() == ({"y 0 f": 1, "f": 0}, ())
-    log.say(UNSUBSCRIBE, "x 1 y f")
+    log.write(UNSUBSCRIBE, "x 1 y f")
     assert log.change() == ({}, ("f",))
-    log.say(SUBSCRIBE, "a 1 b c")
-    log.say(SUBSCRIBE, "a b 1 c")
+    log.write(SUBSCRIBE, "a 1 b c")
+    log.write(SUBSCRIBE, "a b 1 c")
     log.change()
-    log.say(UNSUBSCRIBE, "a b c")
+    log.write(UNSUBSCRIBE, "a b c")
     assert log.change() == ({}, ())
     assert log.interest.counts["doubtful_lines"] == 1
 
@@ -112,12 +112,12 @@ def test_a_cut_line() -> None:
     """The filter is used up to its last complete level."""
     log = Log()
     head = f"c 1 {'long/' * 150}"
-    log.say(SUBSCRIBE, (head + "x" * 1_000)[: 999 - len(log.time)])
+    log.write(SUBSCRIBE, (head + "x" * 1_000)[: 999 - len(log.time)])
     assert log.change() == ({f"{'long/' * 150}#": 1}, ())
-    log.say(SUBSCRIBE, ("c 1 " + "x" * 1_000)[: 999 - len(log.time)])
+    log.write(SUBSCRIBE, ("c 1 " + "x" * 1_000)[: 999 - len(log.time)])
     assert log.change() == ({"#": 1}, ())
-    log.say(UNSUBSCRIBE, ("c " + "x" * 1_000)[: 999 - len(log.time)])
-    log.say(SUBSCRIBE, "i" * (999 - len(log.time)))
+    log.write(UNSUBSCRIBE, ("c " + "x" * 1_000)[: 999 - len(log.time)])
+    log.write(SUBSCRIBE, "i" * (999 - len(log.time)))
     assert log.change() == ({}, ())
     assert log.interest.counts["unreadable"] == 1
 
@@ -128,44 +128,44 @@ def test_excluded_topics() -> None:
     """
     log = Log()
     for topic_filter in ("$SYS/#", "$share/g", "$share/g/$SYS/x", "a/#/b", "a+", "stratamq-federate/a/x"):
-        log.say(SUBSCRIBE, f"c 1 {topic_filter}")
-    log.say(SUBSCRIBE, "agent 2 own/#")
+        log.write(SUBSCRIBE, f"c 1 {topic_filter}")
+    log.write(SUBSCRIBE, "agent 2 own/#")
     assert log.change() == ({}, ())
-    log.say(SUBSCRIBE, "c 1 $share/g/s/+")
+    log.write(SUBSCRIBE, "c 1 $share/g/s/+")
     assert log.change() == ({"s/+": 1}, ())
 
 
 def test_another_agent_at_the_same_broker_wants_nothing() -> None:
     """It captures what others want elsewhere. Two such agents used to keep each other's filters for ever."""
     log = Log()
-    log.say(SUBSCRIBE, "other 2 early/#")
+    log.write(SUBSCRIBE, "other 2 early/#")
     assert log.change() == ({"early/#": 2}, ())
     for topic_filter in ("stratamq-federate/b/marker", "plant/#"):
-        log.say(SUBSCRIBE, f"other 2 {topic_filter}")
+        log.write(SUBSCRIBE, f"other 2 {topic_filter}")
     assert log.change() == ({}, ("early/#",))
     assert log.interest.counts["another_agent"] == 2
-    log.say(SUBSCRIBE, "victim 2 own/#")
-    log.say(SUBSCRIBE, "victim 0 stratamq-federate/q 1 b/marker")  # a client with that name, not the victim
+    log.write(SUBSCRIBE, "victim 2 own/#")
+    log.write(SUBSCRIBE, "victim 0 stratamq-federate/q 1 b/marker")  # a client with that name, not the victim
     assert "own/#" in log.change()[0] and log.interest.has("victim", "own/#")
 
 
 def test_two_clients_of_one_filter() -> None:
     """It ends with the last of them; the highest QoS is used."""
     log = Log()
-    log.say(SUBSCRIBE, "a 0 f")
-    log.say(SUBSCRIBE, "b 2 f")
+    log.write(SUBSCRIBE, "a 0 f")
+    log.write(SUBSCRIBE, "b 2 f")
     assert log.change() == ({"f": 2}, ())
-    log.say(UNSUBSCRIBE, "b f")
+    log.write(UNSUBSCRIBE, "b f")
     assert log.change() == ({"f": 0}, ())
-    log.say(UNSUBSCRIBE, "a f")
+    log.write(UNSUBSCRIBE, "a f")
     assert log.change() == ({}, ("f",))
 
 
 def test_rows_and_a_gap() -> None:
     """A later process has the same state; after a gap nothing is removed until a client was missing for long."""
     log = Log()
-    log.say(NOTICE, "New client connected from h as c (p2, c1, k60).")
-    log.say(SUBSCRIBE, "c 1 f")
+    log.write(NOTICE, "New client connected from h as c (p2, c1, k60).")
+    log.write(SUBSCRIBE, "c 1 f")
     rows = {write.key: write.value for write in log.interest.take_rows()}  # type: ignore[union-attr]
     later = Log()
     later.interest.restore(rows.items())
