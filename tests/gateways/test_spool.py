@@ -115,7 +115,7 @@ def test_spool_of_another_owner_is_refused(path: Path) -> None:
 
 
 def test_one_process_at_a_time(path: Path, spool: Spool) -> None:
-    """A second one is told so."""
+    """A second one is refused."""
     code = f"from gateways.spool import SpoolFile\nfrom pathlib import Path\nSpoolFile(Path({str(path)!r}), 'x', 1)"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "is in use by another process" in ended.stderr

@@ -44,7 +44,7 @@ class Line:
     Attributes:
         pair: The incarnations whose frames are transmitted.
         queues: Frames in transit, by receiver.
-        blocked: Receivers that get nothing, although the connection appears to be established.
+        blocked: Receivers that get no frames, although the connection appears to be established.
     """
 
     is_wanted: bool = True
@@ -283,7 +283,7 @@ class FederationSimulation:
         return found
 
     def guest_faults(self) -> list[str]:
-        """Return what temporary clients received twice."""
+        """Return duplicates at temporary clients."""
         return [
             f"{payload!r}: {count} times at guest {client} of {name}"
             for name, client, _ in self.guests

@@ -1,7 +1,7 @@
 """A broker model that behaves like Mosquitto 2.0 as far as an agent can observe.
 
 It has sessions, No Local, one copy of a message per overlapping subscription, retained messages and a log.
-Each session's queue is ordered. Nothing is lost while the model runs; ``restart_empty`` loses everything.
+Each session's queue is ordered. The model loses state only in ``restart_empty``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ModelBroker:
     """See the module.
 
     Attributes:
-        received: What subscribers got, by name, as (payload, qos) in order.
+        received: Messages of subscribers, by name, as (payload, qos) in order.
         on_copy: Called with each copy for the agent while it is connected.
         on_interest: Called for each log line with the filter and the QoS, or None at its end.
     """
@@ -93,7 +93,7 @@ class ModelBroker:
                 self.sessions[name].is_up = False
 
     def restart_empty(self) -> None:
-        """Lose everything, like a killed broker without persistence."""
+        """Lose all state, like a killed broker without persistence."""
         self.sessions.clear()
         self.retained.clear()
 

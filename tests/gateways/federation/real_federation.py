@@ -98,7 +98,7 @@ class Site:
             return probe.connect_ex(("127.0.0.1", self.broker_port)) == 0
 
     def start_agent(self) -> None:
-        """Start; ``ask`` tells when it is ready."""
+        """Start; ``ask`` answers once it is ready."""
         command = [sys.executable, "-m", "stratamq", "federate", "--config", str(self.folder / f"{self.name}.toml")]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with self.agent_log.open("ab") as log:
@@ -262,7 +262,7 @@ class Federation:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Stop everything."""
+        """Stop all sites."""
         for site in self.sites.values():
             if site.agent is not None:
                 site.agent.terminate()
@@ -336,7 +336,7 @@ class Subscriber:
 
 
 class Publisher:
-    """A publisher that records what its broker acknowledged."""
+    """A publisher that records acknowledged messages."""
 
     def __init__(self, port: int, name: str) -> None:
         self.acked: set[bytes] = set()
@@ -381,7 +381,7 @@ class Publisher:
         return thread
 
     def wait(self, seconds: float = PATIENCE_S) -> None:
-        """Wait until everything is acknowledged."""
+        """Wait until all messages are acknowledged."""
         until(lambda: not self._open, seconds, f"{len(self._open)} acknowledgements")
 
     def close(self) -> None:

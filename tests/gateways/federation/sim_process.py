@@ -1,4 +1,4 @@
-"""One agent's process and its broker in the simulation; its spool loses what was not synced."""
+"""One agent's process and its broker in the simulation; its spool loses unsynced rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SimProcess:
     Attributes:
         disk: Rows that were synced, by kind.
         core: None while the process is dead.
-        life: Counts the starts; actions scheduled by an earlier process do nothing.
+        life: Counts the starts; actions of an earlier process are ignored.
     """
 
     def __init__(self, simulation: FederationSimulation, settings: AgentSettings, clock_s: float) -> None:
@@ -205,7 +205,7 @@ class SimProcess:
             self.simulation.injected(self.name, effect)
             if effect.ref and self.connections == 1:
                 self.simulation.at(self.simulation.now + HOST_S, answer)
-            elif effect.ref:  # after what the broker sent before on that connection
+            elif effect.ref:  # after earlier packets of the broker on that connection
                 self._down(effect.connection, answer)
 
         self._up(effect.connection, publish)

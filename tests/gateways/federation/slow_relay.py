@@ -52,7 +52,7 @@ class Relays:
         self._cut = set()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all sockets."""
         self._is_over = True
         for listener in self._listeners:
             listener.close()

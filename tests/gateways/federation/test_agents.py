@@ -132,7 +132,7 @@ def test_a_missing_echo_expires() -> None:
 
 
 def test_a_message_waits_for_a_dead_agent() -> None:
-    """An unreachable member gets what was published meanwhile, once, when it returns."""
+    """An unreachable member gets missed messages once, when it returns."""
     simulation = line(3)
     subscribe(simulation, "n3", "a/b")
     simulation.run(4.0)

@@ -75,7 +75,7 @@ def test_a_hull_matches_all_of_both() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_hulls_are_disjoint_and_match_everything(seed: int) -> None:
-    """Whatever the order in which filters arrive."""
+    """The arrival order of filters has no effect."""
     random = Random(seed)
     filters = [random_filter(random) for _ in range(random.randrange(1, 9))]
     hulls = DisjointHulls(filters).filters
@@ -90,7 +90,7 @@ def injected(*steps: object) -> list[bytes]:
 
 
 def test_an_early_message_waits_for_the_one_before_it() -> None:
-    """It waits up to 200 ms, whatever paths the two take."""
+    """It waits up to 200 ms, over any pair of paths."""
     rig = AgentRig()
     early = rig.receive("y", topic_message(number=2, after=1, payload=b"second", path=("b", "y")))
     assert injected(early) == []
@@ -152,7 +152,7 @@ def test_qos_0_is_sent_and_never_kept() -> None:
 
 
 def test_an_agent_counts_echoes_of_a_broker_without_no_local() -> None:
-    """What it delivered returns and is not sent again."""
+    """A delivered message that returns is not sent again."""
     simulation = line(3, has_no_local=False)
     for name in ("n1", "n2", "n3"):
         subscribe(simulation, name, "a/#")
@@ -240,7 +240,7 @@ def test_custody_of_a_message_is_acknowledged_over_the_next_link() -> None:
 
 
 def test_an_announcement_from_before_the_end_is_stale() -> None:
-    """It may have waited in a link that was cut; forwarded, it would circulate for ever."""
+    """It may have waited in a link that was cut; forwarded, it would circulate without end."""
     rig = AgentRig()
     rig.receive("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
     rig.receive("b", TopicCores("b", 5, 0, (Topic("k", 4, 0, (), is_ended=True),)))
@@ -264,7 +264,7 @@ def test_a_retained_message_of_qos_0_does_not_replace_a_clients_newer_one() -> N
 
 
 def test_a_deletion_is_remembered_for_a_day() -> None:
-    """An older value does not return. After that day nothing is left, and an old deletion of nothing is ignored."""
+    """An older value does not return. After that day no row is left, and an old deletion is ignored."""
     rig = AgentRig()
     rig.set_interests("a/b")
     rig.receive("b", topic_message(is_retained=True, stamp=WALL_MS + 5, payload=b""))
@@ -301,7 +301,7 @@ def test_a_message_makes_32_hops() -> None:
 
 
 def test_a_hull_is_wider_than_what_is_wanted() -> None:
-    """What it captures for nobody is acknowledged, dropped and counted."""
+    """Messages that match the hull but no interest are acknowledged, dropped and counted."""
     rig = AgentRig()
     rig.set_interests("a/+/x", "a/b/+")
     ((hull_of_both, identifier),) = [each for each in rig.identifiers.items() if each[0].startswith("a/")]

@@ -151,7 +151,7 @@ def test_an_idle_federation_is_quiet() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 9, 16, 25, 50])
 def test_growth(count: int) -> None:
-    """Print what an idle agent sends, by the number of agents."""
+    """Print the messages of an idle agent, by the number of agents."""
     simulation = FederationSimulation(count)
     names = make_graph(simulation, count)
     simulation.start()

@@ -26,7 +26,7 @@ FRAMES = 64
 
 
 def test_event_queue_counts_bytes_that_peers_choose_and_events() -> None:
-    """Either limit makes it full; one iteration takes everything."""
+    """Either limit makes it full; one iteration empties it."""
     queue = EventQueue()
     queue.put(NeighbourFrame("b", bytes(EVENTS_BYTES_MAX - 3)))
     assert not queue.is_full

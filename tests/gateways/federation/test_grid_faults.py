@@ -1,7 +1,7 @@
 """Tests the grid of nine Mosquittos with faults: a killed middle, a cut middle column and satellite links.
 
-Each publisher (7, 4, 3) sends 1 000 messages of QoS 2 to subscribers at 3, 6 and 8 with redundancy 2; nothing is lost
-or delivered twice.
+Each publisher (7, 4, 3) sends 1 000 messages of QoS 2 to subscribers at 3, 6 and 8 with redundancy 2; each arrives
+once.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_agents_at_the_ends_killed(tmp_path: Path, relays: Relays) -> None:
 
 
 def test_middle_column_cut(tmp_path: Path, relays: Relays) -> None:
-    """The columns are separated for 30 s while both sides publish; afterwards everything is delivered."""
+    """The columns are separated for 30 s while both sides publish; afterwards all messages are delivered."""
 
     def fault(federation: Federation) -> None:
         del federation

@@ -157,7 +157,7 @@ def test_repeated_names_count_towards_the_limit() -> None:
 
 @pytest.mark.parametrize(("data", "reason"), [each[1:] for each in UNREADABLE], ids=[each[0] for each in UNREADABLE])
 def test_undecodable_messages_close_the_link(data: bytes, reason: str) -> None:
-    """It is counted by reason, and nothing of it is kept."""
+    """It is counted by reason and leaves no state."""
     with pytest.raises(MalformedFederationMessage) as raised:
         decode(data)
     assert raised.value.reason == reason
@@ -374,7 +374,7 @@ def test_a_message_row_that_is_damaged_is_counted() -> None:
 
 
 def test_unsubscribed_messages_are_acknowledged_and_dropped() -> None:
-    """Unrequested messages from a broker fill nothing."""
+    """Unrequested messages from a broker use no spool capacity."""
     rig = AgentRig()
     rig.set_interests("b/#")
     for identifiers in ((), (99,)):
@@ -387,7 +387,7 @@ def test_unsubscribed_messages_are_acknowledged_and_dropped() -> None:
 
 
 def test_a_second_agent_at_the_same_broker_does_not_send_again() -> None:
-    """What another agent delivered to this broker has its mark, so it is dropped here and not delivered twice."""
+    """A message delivered by another agent has its mark and is dropped here."""
     other, rig = AgentRig(), AgentRig()
     rig.set_interests("a/#")
     handed = [each for each in other.receive("b", topic_message()).effects if isinstance(each, Inject)]

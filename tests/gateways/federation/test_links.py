@@ -1,4 +1,4 @@
-"""Tests who may connect to an agent's links, and that hostile or silent peers do not affect the others."""
+"""Tests authorization of an agent's links, and that hostile or silent peers do not affect the others."""
 
 from __future__ import annotations
 

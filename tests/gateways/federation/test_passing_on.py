@@ -41,7 +41,7 @@ def withheld_ring(**settings: Any) -> FederationSimulation:
 
 
 def test_an_agent_that_forwards_nothing_is_reported_and_avoided() -> None:
-    """It takes three intervals, two per hop and one check; then the other path is used and nothing more is lost."""
+    """It takes three intervals, two per hop and one check; then the other path is used without further loss."""
     simulation = withheld_ring()
     payloads = publish_for(simulation, "a", 60.0)
     early, late = payloads[:80], payloads[84:]
@@ -55,7 +55,7 @@ def test_an_agent_that_forwards_nothing_is_reported_and_avoided() -> None:
 
 
 def test_a_repeated_offender_is_avoided_for_longer() -> None:
-    """Each retry loses what was sent meanwhile; the second time it is avoided for a minute."""
+    """Each retry loses messages; the second time it is avoided for a minute."""
     simulation = withheld_ring()
     took = []
     for _ in range(3):

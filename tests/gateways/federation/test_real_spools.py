@@ -52,7 +52,7 @@ def story(folder: Path) -> Iterator[tuple[Federation, Publisher, Subscriber]]:
 
 
 def test_a_disk_without_room(tmp_path: Path) -> None:
-    """The broker keeps what the agent cannot store; with free space everything is delivered once."""
+    """The broker keeps messages that the agent cannot store; with free space all messages are delivered once."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("needs root: a small disk is mounted")
     disk = tmp_path / "a"
@@ -75,7 +75,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_stores_nothing_any_more(tmp_path: Path) -> None:
-    """As with a disk remounted read-only: the agent ends with one line, and the broker keeps what was not stored."""
+    """As with a disk remounted read-only: the agent ends with one line, and the broker keeps the unstored messages."""
     with story(tmp_path) as (federation, publisher, subscriber):
         a = federation.sites["a"]
         assert a.agent is not None

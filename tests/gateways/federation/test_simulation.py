@@ -43,7 +43,7 @@ def test_brokers_of_older_versions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [60_000, 60_001])
 def test_busy_agents(seed: int) -> None:
-    """Iterations take up to 1.5 s, rarely 12 s, and process all accumulated events; nothing stalls."""
+    """Iterations take up to 1.5 s, rarely 12 s, and process all accumulated events without stalling."""
     assert run_seed(seed, count=5, is_busy=True) == []
 
 

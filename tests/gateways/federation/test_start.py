@@ -240,7 +240,7 @@ async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: P
 
 
 async def test_a_broker_that_disconnects_the_agent_is_reconnected(tmp_path: Path) -> None:
-    """As Mosquitto does with a slow client: the core is told, and the next connection begins."""
+    """As Mosquitto does with a slow client: the core gets an event, and the next connection begins."""
     connections = 0
 
     async def leave(stream: trio.SocketStream, packets: list[Packet]) -> None:

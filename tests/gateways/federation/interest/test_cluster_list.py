@@ -204,7 +204,7 @@ def reader(folder: Path, api: str) -> tuple[InterestRig, ClusterList]:
 
 
 async def wait_reason(found: ClusterList, words: str) -> None:
-    """Run a reader until it reports why no list is complete; "" stands for a complete one."""
+    """Run a reader until it reports why no list is complete; "" means a complete one."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(found.run)

@@ -1,4 +1,4 @@
-"""Tests interest from Mosquitto's log lines, and when each subscription ends, whatever text a line contains."""
+"""Tests interest from Mosquitto's log lines, and when each subscription ends, for any text of a line."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_a_clean_start_ends_subscriptions() -> None:
 
 
 def test_ambiguity_counts_as_interest() -> None:
-    """A line that can be parsed in two ways is two subscriptions; an ambiguous end ends nothing."""
+    """A line that can be parsed in two ways is two subscriptions; an ambiguous end is ignored."""
     log = Log()
     log.write(SUBSCRIBE, "x 1 y 0 f")
     assert log.change() == ({"y 0 f": 1, "f": 0}, ())
@@ -136,7 +136,7 @@ def test_excluded_topics() -> None:
 
 
 def test_another_agent_at_the_same_broker_wants_nothing() -> None:
-    """It captures what others want elsewhere. Two such agents used to keep each other's filters for ever."""
+    """Its captures serve clients elsewhere. Two such agents used to keep each other's filters."""
     log = Log()
     log.write(SUBSCRIBE, "other 2 early/#")
     assert log.change() == ({"early/#": 2}, ())
@@ -162,7 +162,7 @@ def test_two_clients_of_one_filter() -> None:
 
 
 def test_rows_and_a_gap() -> None:
-    """A later process has the same state; after a gap nothing is removed until a client was missing for long."""
+    """A later process has the same state; after a gap no filter is removed until a client was missing for long."""
     log = Log()
     log.write(NOTICE, "New client connected from h as c (p2, c1, k60).")
     log.write(SUBSCRIBE, "c 1 f")
