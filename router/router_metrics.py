@@ -35,50 +35,50 @@ def register_router_metrics(metrics: Metrics, core: RouterMetrics) -> None:
     metrics.gauge("ring_version", "Epoch of the placement: that of the map.", lambda: float(core.machine.map.epoch))
     metrics.gauge(
         "ring_moves_pending",
-        "Moves of the rebalance that runs which are not done yet.",
+        "Unfinished moves of the running rebalance.",
         lambda: float(core.rebalancer.moves_pending()),
     )
     metrics.gauge(
         "partitions_without_primary",
-        "Partitions that nobody serves, by this router's map.",
+        "Partitions without a primary in this router's map.",
         lambda: float(sum(not placement.primary for placement in core.machine.map.partitions)),
     )
     metrics.gauge(
         "partitions_under_replicated",
-        "Partitions with fewer live copies in sync than the cluster wants, by this router's map.",
+        "Partitions with fewer live in-sync copies than replicas, in this router's map.",
         lambda: float(core.machine.map.under_replicated()),
     )
     metrics.gauge("route_shards", "Route shards owned here.", lambda: float(len(core.shards)))
-    metrics.gauge("routes", "Routes held here.", lambda: float(sum(s.routes for s in core.shards.values())))
+    metrics.gauge("routes", "Routes stored here.", lambda: float(sum(s.routes for s in core.shards.values())))
     metrics.gauge(
         "routes_coarse",
-        "Routes that reach more topics than their filters match, for exact ones would cost too much.",
+        "Routes that reach more topics than their filters match, because exact ones cost too much.",
         lambda: float(sum(shard.coarse_routes for shard in core.shards.values())),
     )
     metrics.gauge(
         "answers_shortened",
-        "Answers of this router's shards that left out destinations of shared groups, for no frame held them all.",
+        "Answers without some destinations of shared groups, because they exceed a frame.",
         lambda: float(sum(shard.answers_shortened for shard in core.shards.values())),
     )
     metrics.gauge(
         "cached_topics",
-        "Topics that some edge caches, as this router knows.",
+        "Topics that edges cache, as known to this router.",
         lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
     )
     metrics.gauge(
         "contradicting_nodes",
-        "Nodes whose last heartbeat names a map or a policy that is no state of the routers' log, at the leader.",
+        "Nodes whose last heartbeat names a map or policy that is not a state of the routers' log; leader only.",
         lambda: float(len(core.contradictions.nodes)),
     )
     metrics.counter(
         "router_credentials_sent_total",
-        "Password records and SCRAM verifiers that this router sent, by the edge that asked for one login each.",
+        "Password records and SCRAM verifiers that this router sent, one per login, by requesting edge.",
         lambda: {(edge,): float(sent) for edge, sent in core.policy.credentials_sent.items()},
         ("edge",),
     )
     metrics.counter(
         "router_events_total",
-        "Events of this router by name; what begins with refused_ is a message that its sender may not send.",
+        "Events of this router by name; refused_* counts messages without permission.",
         lambda: {(name,): float(count) for name, count in core.counts.items()},
         ("event",),
     )

@@ -445,22 +445,24 @@ class RouterService:
         metrics.gauge("raft_term", "Raft term.", lambda: float(self._raft.core.term))
         metrics.gauge(
             "raft_commit_lag_entries",
-            "Entries of this router's log that are not committed, as it knows.",
+            "Uncommitted entries of this router's log, as known to it.",
             lambda: float(self._raft.core.log.last_index - self._raft.core.commit_index),
         )
         metrics.counter(
             "raft_dropped_total",
-            "Messages of other routers that Raft did not take, by reason.",
+            "Messages of other routers that Raft rejected, by reason.",
             lambda: {(reason,): float(count) for reason, count in self._raft.drops.items()},
             ("reason",),
         )
         register_router_metrics(metrics, core)
         metrics.gauge(
-            "links_waiting_bytes", "Frames that were read and wait for their turn.", lambda: float(self._events.octets)
+            "links_waiting_bytes",
+            "Bytes of received frames that wait to be processed.",
+            lambda: float(self._events.octets),
         )
         metrics.counter(
             "links_paused_total",
-            "Times that a node's link was not read until this router had worked off what it sent.",
+            "Number of pauses of a node's link until its backlog was processed.",
             lambda: float(self._events.pauses),
         )
         metrics.explain(self._not_ready_reason)
@@ -468,7 +470,7 @@ class RouterService:
         metrics.pool("node_links", lambda: self._hub.handshakes.counts)
         metrics.counter(
             "links_refused_total",
-            "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",
+            "Refused connections to the link port, and incarnations that violated the protocol, by reason.",
             self._hub.refused_by_reason,
             ("reason",),
         )
