@@ -457,12 +457,12 @@ class RouterService:
         register_router_metrics(metrics, core)
         metrics.gauge(
             "links_waiting_bytes",
-            "Bytes of received frames that wait to be processed.",
+            "Frames that were read and wait for their turn.",
             lambda: float(self._events.octets),
         )
         metrics.counter(
             "links_paused_total",
-            "Number of pauses of a node's link until its backlog was processed.",
+            "Times that a node's link was not read until this router had worked off what it sent.",
             lambda: float(self._events.pauses),
         )
         metrics.explain(self._not_ready_reason)
@@ -470,7 +470,7 @@ class RouterService:
         metrics.pool("node_links", lambda: self._hub.handshakes.counts)
         metrics.counter(
             "links_refused_total",
-            "Refused connections to the link port, and incarnations that violated the protocol, by reason.",
+            "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",
             self._hub.refused_by_reason,
             ("reason",),
         )
