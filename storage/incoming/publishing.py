@@ -73,8 +73,7 @@ class StoragePublishing:
 
     @property
     def in_progress(self) -> bool:
-        """Whether a message's fan-out is in progress: call ``resume`` before the next message or the end of an
-        operation."""
+        """Whether a message's fan-out is in progress: call ``resume`` before the next message."""
         return self._in_progress is not None
 
     def resume(self) -> None:
@@ -89,8 +88,7 @@ class StoragePublishing:
                 self._other(record, number, epoch)
 
     def frame(self, peer: PeerKey, payload: bytes, begin: int = 0) -> int:
-        """Process the messages of one PUBLISH frame, at least the first; return the offset of the first unprocessed
-        one.
+        """Process the messages of one PUBLISH frame, at least the first; return the offset of the rest.
 
         Args:
             peer: Its sender.
@@ -245,11 +243,10 @@ class StoragePublishing:
         return True
 
     def _refuse(self, record: PublishMessage, number: int, peer: PeerKey) -> None:
-        """Refuse with a reply a message that cannot wait for its partition: dropped silently, it would pass for a
-        repeat.
+        """Refuse with a reply a message that cannot wait for its partition.
 
-        A former primary may have committed it, and its origin cannot be checked yet. So the client gets no PUBACK that
-        reports a refusal.
+        Dropped silently, it would pass for a repeat. A former primary may have committed it, and its origin cannot be
+        checked yet. So the client gets no PUBACK that reports a refusal.
         """
         self._iteration.count("refused_not_serving")
         self._answer(record, number, peer, ReasonCode.SERVER_UNAVAILABLE)

@@ -1,5 +1,4 @@
-"""One partition at a backup: its log, its state up to the commit index, and range transfers if the log does not
-suffice.
+"""One partition at a backup: its log, its state up to the commit index, and range transfers.
 
 Operations go to the log when they arrive and to the state once the primary's stream marks them as committed. So
 truncating the log to the prefix shared with a new primary never affects the state (docs/protocol.md rule 9.3). A copy

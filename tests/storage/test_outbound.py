@@ -13,8 +13,7 @@ from wire.messages.sessions import SessionSubscription
 
 
 def test_pubrel_waiting_for_a_backup_is_valid_after_an_epoch_step() -> None:
-    """Seed 103 of ``tests/e2e/test_paho_kills.py``: a storage node hung, and two connected clients never got a QoS 2
-    message.
+    """Seed 103 of ``tests/e2e/test_paho_kills.py``: a hung node kept a QoS 2 message from two clients.
 
     A push without commit had overtaken PUBREL under the epoch of the next step, and edges reject lower epochs than the
     highest seen.

@@ -46,8 +46,7 @@ def test_will_fires_once_or_not_at_all(
     [(WILL, False, False, 1), (DELAYED, False, False, 0), (DELAYED, True, False, 1), (WILL, False, True, 0)],
 )
 def test_takeover_decides_the_old_will(will: SessionWill, clean_start: bool, clean_kick: bool, expected: int) -> None:
-    """S-19 a, b: fired, or cancelled when the session is resumed within the delay, or when DISCONNECT 0x00 was
-    received."""
+    """S-19 a, b: fired, or cancelled by a session resumed within the delay or by DISCONNECT 0x00."""
     cluster = Cluster()
     cluster.edges["e1"].open("alice", will=will)
     cluster.edges["e1"].clean_kicks = clean_kick
