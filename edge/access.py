@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edge.clients.client import Client
 
-__all__ = ["AccessPart", "EdgeAccess", "RevocationReload"]
+__all__ = ["AccessPart", "ConnectionStateHolder", "EdgeAccess"]
 
 
 class AccessPart(Protocol):
@@ -23,7 +23,7 @@ class AccessPart(Protocol):
         """Return when ``step`` must be called next, infinity for never."""
 
 
-class RevocationReload(Protocol):
+class ConnectionStateHolder(Protocol):
     """A part that holds state of connections."""
 
     def closed(self, client: Client, why: int) -> None:
@@ -35,12 +35,12 @@ class EdgeAccess:
 
     Args:
         parts: In call order: a policy step is applied before any client is authorized by it.
-        keeping: Parts that hold state of connections and release it on close.
+        close_hooks: Parts that hold state of connections and release it on close.
     """
 
-    def __init__(self, parts: Sequence[AccessPart], keeping: Sequence[RevocationReload]) -> None:
+    def __init__(self, parts: Sequence[AccessPart], close_hooks: Sequence[ConnectionStateHolder]) -> None:
         self._parts = parts
-        self._keeping = keeping
+        self._close_hooks = close_hooks
 
     def join(self, part: AccessPart) -> None:
         """Call a part of the shell in each later iteration, before the others."""
@@ -62,5 +62,5 @@ class EdgeAccess:
 
     def closed(self, client: Client, why: int) -> None:
         """Make each part remove its state of a closed connection."""
-        for part in self._keeping:
+        for part in self._close_hooks:
             part.closed(client, why)

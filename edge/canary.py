@@ -48,36 +48,36 @@ class Canary:
         self._clock = clock
         self._kick = kick
         self._number = -1  # of the current probe
-        self._began = 0.0
-        self._question = 0  # request number at the partition
-        self._unanswered: set[str] = set()
+        self._started_at = 0.0
+        self._request_number = 0  # request number at the partition
+        self._pending: set[str] = set()
         self._failed = 0  # consecutive failures
-        self._why = ""
+        self._failure_reason = ""
         self.failures = 0
         self.times = PowersOfTwo()
 
     @property
-    def sings(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether the cluster answers."""
         return self._failed < FAILURES
 
     def reason(self) -> str:
         """Return why the edge is not ready, "" if the canary has not failed."""
-        return "" if self.sings else self._why
+        return "" if self.is_healthy else self._failure_reason
 
     def look(self, now: float) -> None:
         """Start the next probe if it is due; call about once a second.
 
         An edge without a lease sends no probe; its lease check reports it as not ready.
         """
-        if now - self._began < PERIOD_S:
+        if now - self._started_at < PERIOD_S:
             return
-        if self._unanswered:
+        if self._pending:
             self._fail()
         cluster_map = self._node.map
         if not self._node.has_lease() or not cluster_map.partitions or not cluster_map.base_shards:
             return
-        self._began = now
+        self._started_at = now
         self._number += 1
         self._ask(cluster_map, now)
 
@@ -85,38 +85,38 @@ class Canary:
         shard = self._number % len(cluster_map.shards)
         partition = self._number % len(cluster_map.partitions)
         topic = _topic_of(cluster_map, shard)
-        self._unanswered = {f"partition {partition}"}
+        self._pending = {f"partition {partition}"}
         if topic:
-            self._unanswered.add(f"route shard {shard}")
+            self._pending.add(f"route shard {shard}")
             self._cache.probe(shard, topic, lambda: self._answered(f"route shard {shard}"))
 
         def answered(answer: Control) -> None:
             del answer
             self._answered(f"partition {partition}")
 
-        self._question = self._requests.next_number()
+        self._request_number = self._requests.next_number()
         # A read without effect: only a primary that holds its lease answers it.
-        question = ReadRetained(self._question, partition, 0, f"{TOPIC}/{self._node.name}", "", 1)
-        self._requests.ask(question, answered, now)
+        request = ReadRetained(self._request_number, partition, 0, f"{TOPIC}/{self._node.name}", "", 1)
+        self._requests.ask(request, answered, now)
         self._node.wake()
         self._kick()
 
-    def _answered(self, who: str) -> None:
-        self._unanswered.discard(who)
-        if not self._unanswered:
+    def _answered(self, target: str) -> None:
+        self._pending.discard(target)
+        if not self._pending:
             self._failed = 0
-            self.times.observe(self._clock() - self._began)
+            self.times.observe(self._clock() - self._started_at)
 
     def _fail(self) -> None:
-        self._requests.cancel(self._question)
+        self._requests.cancel(self._request_number)
         self.failures += 1
         self._failed += 1
-        self._why = f"no answer within {PERIOD_S:g} s from {' and '.join(sorted(self._unanswered))}"
-        self._unanswered = set()
+        self._failure_reason = f"no answer within {PERIOD_S:g} s from {' and '.join(sorted(self._pending))}"
+        self._pending = set()
 
     def register(self, metrics: Metrics) -> None:
         """Add the metrics and the readiness check."""
-        metrics.check("canary", lambda: self.sings)
+        metrics.check("canary", lambda: self.is_healthy)
         metrics.show(
             "canary_seconds", "From this edge's canary being sent to the answers of its shard and partition.",
             lambda: self.times,

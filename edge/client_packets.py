@@ -61,7 +61,7 @@ class ClientPackets:
             if client.phase == ClientPhase.NEW:
                 self._connecting.connect(client, first_byte, body)
             elif client.phase == ClientPhase.AUTHENTICATING and kind == 15:
-                self._logins.take_auth(client, first_byte, body)
+                self._logins.handle_auth(client, first_byte, body)
             elif client.phase != ClientPhase.OPEN:
                 self._clients.error(conn, ReasonCode.PROTOCOL_ERROR)
             elif kind == 8:
@@ -71,7 +71,7 @@ class ClientPackets:
             elif kind == 14:
                 self._leaving.disconnect(client, first_byte, body)
             elif kind == 15 and client.version == 5:
-                self._logins.take_auth(client, first_byte, body)
+                self._logins.handle_auth(client, first_byte, body)
             else:  # a second CONNECT [MQTT-3.1.0-2], or a packet that only servers send
                 self._clients.error(conn, ReasonCode.PROTOCOL_ERROR)
         except MqttError as error:

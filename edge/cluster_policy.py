@@ -32,14 +32,14 @@ from wire.messages.policy import UserRecords
 
 __all__ = ["ClusterPolicy"]
 
-CLIENTS_OF_TURN = 400  # some 3 us each
-USERS_WAITING_MAX = 1_000  # logins pending for a user record of a router; more get 0x89, fairly by address
+CLIENTS_PER_ITERATION = 400  # some 3 us each
+USER_QUEUE_MAX = 1_000  # logins pending for a user record of a router; more get 0x89, fairly by address
 
 
 class PolicyLogins(Protocol):
     """The logins that the policy affects."""
 
-    def rights_taken(self) -> None:
+    def permissions_removed(self) -> None:
         """Discard earlier responses."""
 
     def end(self, client: ConnectingClient, reason: str) -> None:
@@ -48,7 +48,7 @@ class PolicyLogins(Protocol):
     def give(self, client: ConnectingClient, principal: Principal) -> None:
         """Replace an open client's principal."""
 
-    def add_desks(self, desks: Mapping[str, AuthJobs]) -> None:
+    def add_job_queues(self, desks: Mapping[str, AuthJobs]) -> None:
         """Add queues for jobs of these kinds."""
 
     def done(self, number: int, ticket: Ticket, result: object) -> None:
@@ -95,14 +95,14 @@ class ClusterPolicy:
         utc: Seconds since the epoch, by this machine's clock.
 
     Attributes:
-        has_judged: Returns whether filters and deliveries of all clients are authorized by these ``changes`` and
+        is_applied: Returns whether filters and deliveries of all clients are authorized by these ``changes`` and
             ``renewals`` of ``rights``; the sweep's, to be set before the first iteration.
-        on_taken: Called with the users that a step removed permissions from, empty if any user may be affected; to be
-            set likewise.
+        on_permissions_removed: Called with the users that lost permissions, empty if any user may have; to be set
+            likewise.
     """
 
-    has_judged: Callable[[int, int], bool]
-    on_taken: Callable[[Collection[str]], None]
+    is_applied: Callable[[int, int], bool]
+    on_permissions_removed: Callable[[Collection[str]], None]
 
     def __init__(
         self,
@@ -118,14 +118,14 @@ class ClusterPolicy:
         self._logins = logins
         self._rights = rights
         self._clients = clients
-        desk = AuthJobs(USERS_WAITING_MAX)
-        logins.add_desks({"user": desk})
-        self._questions = UserQuestions(node, lambda: node.lease.linked, lambda: bans.view, desk, logins.done)
+        queue = AuthJobs(USER_QUEUE_MAX)
+        logins.add_job_queues({"user": queue})
+        self._questions = UserQuestions(node, lambda: node.lease.linked, lambda: bans.view, queue, logins.done)
         self._utc = utc
         self._follower = PolicyFollower(
             node.tell, self._stepped, self._replaced, node.count, lambda router: router in node.lease.linked
         )
-        self._live: LiveSweep[ConnectingClient] = LiveSweep(clients, self._end, CLIENTS_OF_TURN)
+        self._live: LiveSweep[ConnectingClient] = LiveSweep(clients, self._end, CLIENTS_PER_ITERATION)
         self._users: set[str] = set()  # that the next pass ends
         self._changed: dict[str, UserEntitlements] = {}  # users with other roles, groups or limits
         self._due = False
@@ -172,11 +172,11 @@ class ClusterPolicy:
             self._rights.follow_roles(self._follower.view)
         takes = step.takes
         if takes.roles or takes.groups:
-            self.on_taken(())
+            self.on_permissions_removed(())
         elif takes.users or takes.changed:
-            self.on_taken((*takes.users, *takes.changed))
+            self.on_permissions_removed((*takes.users, *takes.changed))
         if takes:
-            self._logins.rights_taken()
+            self._logins.permissions_removed()
             self._users.update(takes.users)
             self._changed.update(takes.changed)
             self._due = True
@@ -189,8 +189,8 @@ class ClusterPolicy:
             self._node.lease.policy_contradicted(view.epoch, view.digest)
         self._bans.view = view
         self._rights.follow_roles(view)
-        self._logins.rights_taken()
-        self.on_taken(())
+        self._logins.permissions_removed()
+        self.on_permissions_removed(())
         self._due = True
         admitted: dict[str, set[tuple[int, int]]] = {}  # users -> versions of them that their clients authenticated as
         for client in self._clients():
@@ -198,27 +198,27 @@ class ClusterPolicy:
             if principal is not None and _is_of_cluster(principal):
                 admitted.setdefault(principal.user, set()).add((principal.made, principal.since))
 
-        def heard(name: str, user: User | None) -> None:
+        def on_user(name: str, user: User | None) -> None:
             if user is None or user.disabled or admitted[name] != {(user.made, user.since)}:
                 self._users.add(name)  # the pass after the responses ends its clients
             else:
                 self._changed[name] = UserEntitlements(user.made, user.roles, user.groups, user.limits)
 
-        self._questions.ask(admitted, heard)
+        self._questions.ask(admitted, on_user)
         self._node.wake()
 
     # --- passes over clients
 
-    def _judge(self, client: ConnectingClient, judging: _Pass) -> bool:
+    def _is_rejected(self, client: ConnectingClient, current: _Pass) -> bool:
         """Give a client the current roles and limits of its user; return True if it is no longer permitted."""
         principal = client.principal
         if principal is None:
             return False  # its login is pending and uses the new policy
         if _is_of_cluster(principal):
-            if principal.user in judging.users:
+            if principal.user in current.users:
                 return True
             if client.was_open:
-                now = principal_now(principal, judging.changed.get(principal.user), self._bans.view)
+                now = principal_now(principal, current.changed.get(principal.user), self._bans.view)
                 if now is not principal:
                     self._logins.give(client, now)
         view, utc = self._bans.view, self._utc()
@@ -237,10 +237,10 @@ class ClusterPolicy:
 
     def _begin(self) -> None:
         self._due = False
-        judging = _Pass(self._follower.received, self._rights.changes, self._users, self._changed)
+        current = _Pass(self._follower.received, self._rights.changes, self._users, self._changed)
         self._users, self._changed = set(), {}
-        self._pass = judging
-        self._live.begin(lambda client: self._judge(client, judging))
+        self._pass = current
+        self._live.begin(lambda client: self._is_rejected(client, current))
 
     # --- a part of edge/access.py
 
@@ -251,12 +251,12 @@ class ClusterPolicy:
         if self._is_next_due():
             self._begin()
         self._live.step()
-        judging = self._pass
-        if judging is not None and judging.renewals is None and not self._live.busy:
-            judging.renewals = self._rights.renewals
-        if judging is not None and not self._is_busy(judging):
+        current = self._pass
+        if current is not None and current.renewals is None and not self._live.busy:
+            current.renewals = self._rights.renewals
+        if current is not None and not self._is_busy(current):
             self._pass = None
-            self._acknowledge(now, judging.epoch)
+            self._acknowledge(now, current.epoch)
         if self._pass is None and not self._due:
             self._acknowledge(now, self._follower.received)
         else:
@@ -267,15 +267,15 @@ class ClusterPolicy:
         self._node.lease.follow_policy(now, view.epoch, in_force, view.digest)
 
     def _is_next_due(self) -> bool:
-        return self._due and self._pass is None and not self._questions.asks_again
+        return self._due and self._pass is None and not self._questions.has_live_requests
 
-    def _is_busy(self, judging: _Pass) -> bool:
-        return judging.renewals is None or not self.has_judged(judging.changes, judging.renewals)
+    def _is_busy(self, current: _Pass) -> bool:
+        return current.renewals is None or not self.is_applied(current.changes, current.renewals)
 
     def next_deadline(self) -> float:
         """Return when the next request to routers is due; at once during a pass."""
-        judging = self._pass
-        if judging is not None and (self._live.busy or not self._is_busy(judging)):
+        current = self._pass
+        if current is not None and (self._live.busy or not self._is_busy(current)):
             return 0.0
         if self._is_next_due():
             return 0.0

@@ -22,7 +22,7 @@ from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
-from edge.disconnected_filters import AwayFilters
+from edge.disconnected_filters import DisconnectedFilterChecks
 from edge.ledger import EdgeLedger
 from edge.links import EdgeLinks
 from edge.login.certificate_facts import CertificateReader, shown_facts
@@ -55,7 +55,7 @@ from edge.session_filter_reads import SessionFilterReads
 from edge.subscriptions.live_message_holds import LiveMessageHolds
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.subscribe import SubscribeHandler
-from edge.subscriptions.sys_metrics import SysFigures
+from edge.subscriptions.sys_metrics import SysMetrics
 from edge.subscriptions.sys_topics import SysTopics
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.cluster_map import ClusterMap, NodeEntry
@@ -114,11 +114,11 @@ class EdgeCore:
     ) -> None:
         self.ledger: EdgeLedger | None = None
         self._accept, self._relinked = accept, relinked
-        self._next_tick = self._next_sweep = self._next_look = 0.0  # look: next full iteration
+        self._next_tick = self._next_sweep = self._next_full = 0.0  # look: next full iteration
         counts = EdgeCounters()
         hot = self.hot = BrokerLoop(self, identity.incarnation, hot_limits)
         hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
-        peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add, has_received)
+        peers = self.peers = PeerTable(hot, identity, certify, self._peer_retired, counts.add, has_received)
         node = self.node = self.node_type(
             identity, entry, limits, hot, counts, peers.get, self._map_moved, ended_incarnation
         )
@@ -132,7 +132,7 @@ class EdgeCore:
         requests = self.requests = PartitionRequests(node)
         routes = self.routes = TopicRoutes(node, hot, requests.next_number, hot_limits.routes_max, self.rights)
         self.cache = routes.cache
-        self.registrar = RouteRegistrar(-1, node.incarnation, node.tell, lambda: node.map, self._routes_stand)
+        self.registrar = RouteRegistrar(-1, node.incarnation, node.tell, lambda: node.map, self._routes_confirmed)
         self.follower = EdgeMapFollower(node, hot, peers, clients, requests, routes, self.registrar)
         self.links = EdgeLinks(
             node, hot, peers, self.follower, routes, self.policy, relinked, lambda key: self.operators.gone(key)
@@ -141,7 +141,7 @@ class EdgeCore:
         self._readiness = Readiness(node, requests, self.follower)
         self.memory = MemoryGuard(hot, limits.memory_max, clients.cut)
         self.conduct = AbuseLimits(node, clients, utc)
-        self.rebounding = LimitUpdater(hot, self.rights, self.conduct)
+        self.limit_updater = LimitUpdater(hot, self.rights, self.conduct)
         self.sent: Callable[[LoopConnection, int], None] = self.conduct.sent  # of Handler
         self.leaving = Disconnecting(node, clients, requests, self.conduct)
         self.stopping = Stopping(node, hot, clients, requests, self.leaving, relinked)
@@ -164,14 +164,14 @@ class EdgeCore:
         self.claims = ClaimsPolls(node, clients)
         self.operators = edge_operators(node, hot, peers, clients, self.held, routes, self.rights, utc, peer_name)
         self.messages = self._join_messages()
-        look, away = self.rebounding.look, AwayFilters(node, requests, self._absent)
+        look, away = self.limit_updater.look, DisconnectedFilterChecks(node, requests, self._absent)
         self.sweep = ReauthorizationPass(
-            self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged, away.left
+            self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_unauthorized, away.left
         )
-        self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
+        self.policy.is_applied, self.policy.on_permissions_removed = self.sweep.is_applied, away.taken
         self.subscribing.durable.on_left = away.left
-        self.rights.take_groups, self.held_filters = (
-            self.sweep.take_groups,
+        self.rights.revoke_shares, self.held_filters = (
+            self.sweep.revoke_shares,
             SessionFilterReads(node, requests, self.sweep),
         )
         parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters, self.publishing
@@ -179,7 +179,7 @@ class EdgeCore:
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local
-        self.figures = SysFigures(node, hot, self.clients, self.routes, sys, self.rights)
+        self.figures = SysMetrics(node, hot, self.clients, self.routes, sys, self.rights)
         self.held = LiveMessageHolds(node, hot, local, self.rights)
         self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights, self._absent)
         self.has_room: Callable[[LoopConnection], None] = self.retained.has_room  # of Handler
@@ -194,20 +194,20 @@ class EdgeCore:
         sending = MessageSender(node, hot, clients, routes)
         self._ordered_messages = OperatorMessages(node, routes, sending)
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
-        answers, acting = OrderAnswers(node), (sending, self.recording, self.conduct, self._absent)
-        self.publishing = EdgePublishing(node, hot, clients, routes, *acting, answers)
+        answers, handlers = OrderAnswers(node), (sending, self.recording, self.conduct, self._absent)
+        self.publishing = EdgePublishing(node, hot, clients, routes, *handlers, answers)
         self.prefetch: Callable[[LoopConnection, list[bytes]], int] = self.publishing.prefetch  # of Handler
         self.given_up: Callable[[bytes, bytes, int], None] = self.publishing.given_up  # of Handler
         self._redispatching = Redispatching(node, hot, routes, self.picking, answers)
 
     def _join_messages(self) -> NodeMessages:
-        hearing = (self.node, self.links, self.follower, self.policy, self.requests, self.routes, self.registrar)
-        acting = (self.leaving, self.claims, self.retained, self.publishing, self.events, self._redispatching)
-        return NodeMessages(*hearing, *acting, self.operators, self._ordered_messages)
+        receivers = (self.node, self.links, self.follower, self.policy, self.requests, self.routes, self.registrar)
+        handlers = (self.leaving, self.claims, self.retained, self.publishing, self.events, self._redispatching)
+        return NodeMessages(*receivers, *handlers, self.operators, self._ordered_messages)
 
     # --- callbacks of the parts
 
-    def _struck(self, key: PeerKey) -> None:
+    def _peer_retired(self, key: PeerKey) -> None:
         self.links.over(key)
 
     def _map_moved(self, cluster_map: ClusterMap) -> None:
@@ -215,7 +215,7 @@ class EdgeCore:
             moved(cluster_map)
         self._relinked()
 
-    def _routes_stand(self, names: list[str]) -> None:
+    def _routes_confirmed(self, names: list[str]) -> None:
         self.subscribing.standing(names)
 
     # --- interface of the shell
@@ -240,7 +240,7 @@ class EdgeCore:
         """Events of this edge by name."""
         return self.node.counts
 
-    def keep_ledger(self, ledger: EdgeLedger) -> None:
+    def set_ledger(self, ledger: EdgeLedger) -> None:
         """Record acknowledgements in a ledger."""
         self.ledger = self.hot.ledger = ledger
         self.hot.ledger_offset_ns = ledger.offset_ns()
@@ -259,7 +259,7 @@ class EdgeCore:
     def replace_rules(self, rules: RuleBook) -> None:
         """Apply other rules to live clients, in slices, and to pending logins."""
         self.rights.replace(rules)
-        self.logins.rights_taken()
+        self.logins.permissions_removed()
         self.node.wake()
 
     # --- Handler: packets
@@ -407,7 +407,7 @@ class EdgeCore:
     def turn_end(self, now_ns: int) -> None:
         """Run the parts before the flush of an iteration: send batches, renew the lease, run timers."""
         now = now_ns / NS
-        if self.hot.turn_end_ns and now < self._next_look and self._crowds_go_on(now_ns, now):
+        if self.hot.turn_end_ns and now < self._next_full and self._flush_lightly(now_ns, now):
             return
         self.figures.begin(now)
         if self.stopping.step(now):
@@ -416,21 +416,21 @@ class EdgeCore:
         if self._fence.step(now):
             self.connecting.lease_regained(now)
         self.access.step(now)
-        self.connecting.claim_waiting(now)
+        self.connecting.send_claims(now)
         self.subscribing.next_turn()
         self.retained.next_turn()
         self.held.next_turn(now)
         self.follower.next_turn()
         self.cache.flush(now)
         self.operators.turn(now)
-        if self._next_tick > now + TICK_S and self._waits():
+        if self._next_tick > now + TICK_S and self._has_pending():
             self._next_tick = now + TICK_S
         if now < self._next_tick:
             # Every change before that comes through a method of ``Handler`` that calls ``wake``.
-            self._next_look = now if self._others_busy else self._others_deadline()
-            self._wait_for_look(now_ns)
+            self._next_full = now if self._is_other_busy else self._others_deadline()
+            self._schedule_iteration(now_ns)
             return
-        self._next_look = now  # timers create work: run fully after the next iteration
+        self._next_full = now  # timers create work: run fully after the next iteration
         self.hot.turn_end_ns = now_ns + 1
         if self.ledger is not None:
             self.hot.ledger_offset_ns = self.ledger.offset_ns()
@@ -445,9 +445,9 @@ class EdgeCore:
             self._next_sweep = (now // SWEEP_S + 1) * SWEEP_S  # with a heartbeat: one wake-up for both
         self.figures.tick(now)
         # An idle node sleeps: a timer check costs a wake-up with cold caches.
-        self._next_tick = min(now + TICK_S if self._waits() else self._next_sweep, self.figures.next_deadline())
+        self._next_tick = min(now + TICK_S if self._has_pending() else self._next_sweep, self.figures.next_deadline())
 
-    def _crowds_go_on(self, now_ns: int, now: float) -> bool:
+    def _flush_lightly(self, now_ns: int, now: float) -> bool:
         """Send pending claims and route lookups only: this iteration called no more than ``wake_lightly``.
 
         False if they created work for other parts.
@@ -455,30 +455,30 @@ class EdgeCore:
         if self.stopping.order.begun:
             return False
         self.hot.turn_end_ns = now_ns
-        self.connecting.claim_waiting(now)
+        self.connecting.send_claims(now)
         self.cache.flush(now)
         if not self.hot.turn_end_ns:
             return False
         if self.cache.waits or len(self.requests):
             self._next_tick = min(self._next_tick, now + TICK_S)
-            self._next_look = min(self._next_look, self._next_tick)
-        self._wait_for_look(now_ns)
+            self._next_full = min(self._next_full, self._next_tick)
+        self._schedule_iteration(now_ns)
         return True
 
-    def _wait_for_look(self, now_ns: int) -> None:
-        deadline = min(self._next_look, self.cache.next_deadline(), self.connecting.next_deadline())
+    def _schedule_iteration(self, now_ns: int) -> None:
+        deadline = min(self._next_full, self.cache.next_deadline(), self.connecting.next_deadline())
         self.hot.turn_end_ns = now_ns if self.cache.busy else int(deadline * NS)
 
     @property
     def busy(self) -> bool:
         """Whether the next iteration must continue work."""
-        return self.cache.busy or self._others_busy
+        return self.cache.busy or self._is_other_busy
 
     @property
-    def _others_busy(self) -> bool:
+    def _is_other_busy(self) -> bool:
         return self.subscribing.busy or self.follower.busy or self.retained.busy
 
-    def _waits(self) -> bool:
+    def _has_pending(self) -> bool:
         """Whether a part waits for a response or a timer: then timers are checked every TICK_S."""
         return bool(
             len(self.requests)

@@ -30,17 +30,17 @@ from wire.messages.disconnected_sessions import (
 )
 from wire.messages.hello import TIER_EDGE
 
-__all__ = ["AwayFilters"]
+__all__ = ["DisconnectedFilterChecks"]
 
-JUDGED_OF_TURN = 200  # filters, some 5 us each
-REVOKED_AT_ONCE = 32  # filters of one request: a broad filter is removed at the owner of every shard
-AGAIN_S = 1.0  # retry delay while too many requests are pending
+FILTERS_PER_ITERATION = 200  # filters, some 5 us each
+FILTERS_PER_REVOKE = 32  # filters of one request: a broad filter is removed at the owner of every shard
+RETRY_S = 1.0  # retry delay while too many requests are pending
 PAGE_S = 30.0  # for the user records of a page; then it is read again
 ANSWER_S = 2.0  # for a partition; then the others continue, and it is retried after them
-LEFT_S = 5.0  # batching time of disconnected users: a scan reads all sessions of their partition
+DISCONNECTED_BATCH_S = 5.0  # batching time of disconnected users: a scan reads all sessions of their partition
 
 
-class AwayFilters:
+class DisconnectedFilterChecks:
     """The checks of one edge.
 
     Args:
@@ -53,30 +53,30 @@ class AwayFilters:
         self._node = node
         self._requests = requests
         self._absent = absent
-        self._mine: frozenset[int] = frozenset()  # partitions, by the map of ``_map_epoch``
+        self._assigned: frozenset[int] = frozenset()  # partitions, by the map of ``_map_epoch``
         self._map_epoch = -1
         self._edges: frozenset[NodeIncarnation] = frozenset()  # live edges, by the same map
-        self._left_behind: dict[int, frozenset[str]] = {}  # partition -> users of unchecked clients
-        self._left_at = math.inf  # when those are checked
+        self._disconnected: dict[int, frozenset[str]] = {}  # partition -> users of unchecked clients
+        self._disconnected_at = math.inf  # when those are checked
         self._due: dict[int, frozenset[str]] = {}  # partition -> users to check, none: all
         self._partition = -1  # being checked, -1: none
         self._users: frozenset[str] = frozenset()
-        self._was_mine = False  # when its check started
+        self._was_assigned = False  # when its check started
         self._first, self._skip = 0, 0  # start of the current page
         self._page: DisconnectedListed | None = None
-        self._left: deque[DisconnectedSession] = deque()  # of the page, unchecked
-        self._judging = 0  # sessions with pending user records
+        self._unchecked: deque[DisconnectedSession] = deque()  # of the page, unchecked
+        self._checking = 0  # sessions with pending user records
         self._revoking = 0  # unanswered requests
         self._undecided = False  # a session of the page has no result: it is read again
         self._number = 0  # of the page: results of former pages are ignored
-        self._asked = 0  # the request for the current page
+        self._request_number = 0  # the request for the current page
         self._until = math.inf  # for the user records of the current page
         self._answer_until = math.inf  # for its partition
         self._next_at = 0.0
 
     def taken(self, users: Collection[str] = ()) -> None:
         """Schedule checks of the users that a policy step removed permissions from; none: of all users."""
-        for number in self._mine if self._absent.judges_users else ():
+        for number in self._assigned if self._absent.judges_users else ():
             _add(self._due, number, frozenset(users))
         self._node.wake()
 
@@ -87,9 +87,9 @@ class AwayFilters:
         While it was connected, the edge of its partition skipped it.
         """
         if client.session and client.owner_made and self._absent.judges_users:
-            if not self._left_behind:
-                self._left_at = self._node.now + LEFT_S
-            _add(self._left_behind, client.partition, frozenset((client.owner,)))
+            if not self._disconnected:
+                self._disconnected_at = self._node.now + DISCONNECTED_BATCH_S
+            _add(self._disconnected, client.partition, frozenset((client.owner,)))
             self._node.wake()
 
     def _follow_map(self) -> None:
@@ -99,13 +99,13 @@ class AwayFilters:
         names = [entry.node for entry in edges]
         place = names.index(self._node.name) if self._node.name in names else -1
         count = len(cluster_map.partitions)
-        mine = frozenset(range(place, count, len(names))) if place >= 0 else frozenset()
+        assigned = frozenset(range(place, count, len(names))) if place >= 0 else frozenset()
         lives = frozenset((entry.node, entry.incarnation) for entry in edges)
-        for number in sorted(mine if self._edges - lives else mine - self._mine):
+        for number in sorted(assigned if self._edges - lives else assigned - self._assigned):
             self._due[number] = frozenset()
-        for number in self._mine - mine:
+        for number in self._assigned - assigned:
             self._due.pop(number, None)
-        self._mine, self._edges = mine, lives
+        self._assigned, self._edges = assigned, lives
 
     # --- a part of edge/access.py
 
@@ -118,65 +118,67 @@ class AwayFilters:
         # A node that may admit has a valid lease and a policy at least as new as the step.
         if not self._node.may_admit() or now < self._next_at:
             return
-        if self._left_at <= now:
-            for number, users in self._left_behind.items():
+        if self._disconnected_at <= now:
+            for number, users in self._disconnected.items():
                 _add(self._due, number, users)
-            self._left_behind, self._left_at = {}, math.inf
+            self._disconnected, self._disconnected_at = {}, math.inf
         if self._partition >= 0 and self._answer_until <= now and self._due:
-            self._set_aside()
+            self._postpone()
         if self._partition < 0 and self._due:
             self._partition = next(iter(self._due))
             self._users = self._due.pop(self._partition)
-            self._was_mine = self._partition in self._mine
+            self._was_assigned = self._partition in self._assigned
             self._first = self._skip = 0
             self._ask(now)
         elif self._page is not None:
-            self._judge_some()
-            self._turn_page(self._page, now)
+            self._check_some()
+            self._finish_page(self._page, now)
 
     def _ask(self, now: float) -> None:
-        self._page, self._judging, self._undecided = None, 0, False
+        self._page, self._checking, self._undecided = None, 0, False
         self._number += 1
-        self._left.clear()
-        self._revoking, self._asked, self._answer_until = 0, self._requests.next_number(), now + ANSWER_S
-        request = ListDisconnected(self._asked, self._partition, 0, self._first, self._skip, sorted(self._users))
+        self._unchecked.clear()
+        self._revoking, self._request_number, self._answer_until = 0, self._requests.next_number(), now + ANSWER_S
+        request = ListDisconnected(
+            self._request_number, self._partition, 0, self._first, self._skip, sorted(self._users)
+        )
         if not self._requests.ask(request, self._listed, now):
-            self._set_aside()
-            self._next_at = now + AGAIN_S
+            self._postpone()
+            self._next_at = now + RETRY_S
 
-    def _set_aside(self) -> None:
+    def _postpone(self) -> None:
         """Retry this partition after the others: it has no primary, or an unresponsive one."""
-        self._requests.cancel(self._asked)
+        self._requests.cancel(self._request_number)
         _add(self._due, self._partition, self._users)
-        self._left.clear()
+        self._unchecked.clear()
         self._partition, self._page, self._number = -1, None, self._number + 1
 
     def _listed(self, answer: Control) -> None:
         if isinstance(answer, DisconnectedListed):
             self._page, self._until, self._answer_until = answer, self._node.now + PAGE_S, math.inf
-            self._left.extend(answer.sessions)
+            self._unchecked.extend(answer.sessions)
 
-    def _judge_some(self) -> None:
-        judged = 0
-        while self._left and judged < JUDGED_OF_TURN:
-            one = self._left.popleft()
-            judged += 1 + len(one.filters)
-            self._judging += 1
-            if not self._absent.judge_filters(one, partial(self._judged, self._number, one)):
-                self._judging -= 1
+    def _check_some(self) -> None:
+        checked = 0
+        while self._unchecked and checked < FILTERS_PER_ITERATION:
+            one = self._unchecked.popleft()
+            checked += 1 + len(one.filters)
+            self._checking += 1
+            if not self._absent.check_filters(one, partial(self._checked, self._number, one)):
+                self._checking -= 1
                 self._undecided = True  # too many requests for user records
 
-    def _judged(self, number: int, one: DisconnectedSession, refused: list[str] | None) -> None:
+    def _checked(self, number: int, one: DisconnectedSession, refused: list[str] | None) -> None:
         page = self._page
         if number != self._number or page is None:
             return
-        self._judging -= 1
+        self._checking -= 1
         if refused is None:
             self._undecided = True
             return
-        for at in range(0, len(refused), REVOKED_AT_ONCE):
+        for at in range(0, len(refused), FILTERS_PER_REVOKE):
             head = self._requests.next_number(), self._partition, 0, one.session, one.owner_epoch
-            request = RevokeDisconnected(*head, refused[at : at + REVOKED_AT_ONCE])
+            request = RevokeDisconnected(*head, refused[at : at + FILTERS_PER_REVOKE])
             if self._requests.ask(request, partial(self._revoked, number), self._node.now):
                 self._revoking += 1
                 self._answer_until = self._node.now + ANSWER_S
@@ -190,17 +192,17 @@ class AwayFilters:
         if isinstance(answer, DisconnectedRevoked):
             self._node.count("revoked_filters_away", answer.removed)
 
-    def _turn_page(self, page: DisconnectedListed, now: float) -> None:
+    def _finish_page(self, page: DisconnectedListed, now: float) -> None:
         is_late = now >= self._until
-        if self._left or self._revoking or (self._judging and not is_late):
+        if self._unchecked or self._revoking or (self._checking and not is_late):
             return
-        if self._undecided or self._judging:
+        if self._undecided or self._checking:
             self._node.count("away_filters_asked_again")
-            self._next_at = now + AGAIN_S
+            self._next_at = now + RETRY_S
             self._ask(now)
             return
         self._first, self._skip, self._page = page.next_first, page.next_skip, None
-        if page.next_first and (not self._was_mine or self._partition in self._mine):
+        if page.next_first and (not self._was_assigned or self._partition in self._assigned):
             self._ask(now)
         else:
             self._partition = -1
@@ -209,16 +211,16 @@ class AwayFilters:
         """Return when the next step is due: at once while sessions can be checked."""
         if not self._node.may_admit() or not self._absent.judges_users:
             return math.inf
-        if self._left or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
+        if self._unchecked or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
             return self._next_at
-        until = min(self._answer_until if self._due else math.inf, self._left_at)
+        until = min(self._answer_until if self._due else math.inf, self._disconnected_at)
         if self._page is not None:
-            return min(until, self._until) if self._judging or self._revoking else self._next_at
-        return until if self._partition >= 0 else self._left_at
+            return min(until, self._until) if self._checking or self._revoking else self._next_at
+        return until if self._partition >= 0 else self._disconnected_at
 
 
-def _add(looks: dict[int, frozenset[str]], number: int, users: frozenset[str]) -> None:
+def _add(checks: dict[int, frozenset[str]], number: int, users: frozenset[str]) -> None:
     """Schedule a check of users of a partition, none: all users."""
-    if number in looks and users:
-        users = users | looks[number] if looks[number] else frozenset()
-    looks[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()
+    if number in checks and users:
+        users = users | checks[number] if checks[number] else frozenset()
+    checks[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()

@@ -86,14 +86,14 @@ class Drain:
         self._phase = ""
         self._opened = False  # the edge was ready once
         self._refuse_at = 0.0
-        self._looked_at = 0.0
+        self._last_step = 0.0
         self._allowed = 0.0  # clients that may be disconnected now
-        self._staying: deque[Client] = deque()
+        self._remaining: deque[Client] = deque()
         self._drained: Counter[str] = Counter()  # clients, by kind of end
-        self._said = False
+        self._is_logged = False
 
     @property
-    def _wanted(self) -> bool:
+    def _is_draining(self) -> bool:
         entry = self._node.map.nodes.get(self._node.name)
         return entry is not None and bool(entry.admin_state)
 
@@ -104,7 +104,7 @@ class Drain:
 
     def reason(self) -> str:
         """Return why the edge is not ready, "" if it is not for a drain."""
-        if not self._wanted:
+        if not self._is_draining:
             return ""
         if self._phase == "refusing" and not len(self._clients):
             return "drained: `stratamq node undrain` lets clients in again"
@@ -113,7 +113,7 @@ class Drain:
     def open(self) -> None:
         """Accept connections unless the edge is drained; called when the edge becomes ready."""
         self._opened = True
-        if self._wanted:
+        if self._is_draining:
             self._phase = "refusing"
         else:
             self._doors.open()
@@ -122,14 +122,14 @@ class Drain:
         """Move to the next phase, or back, as the map requires."""
         if not self._opened or self._node.lease.ended:
             return
-        if not self._wanted:
+        if not self._is_draining:
             if self._phase == "refusing":
                 self._doors.open()
             if self._phase:
                 say(logger, "drain.over")
             if now >= self._order_until:
                 self._rate, self._redirects = self._rate_set, False
-            self._phase, self._said = "", False
+            self._phase, self._is_logged = "", False
         elif not self._phase:
             self._phase, self._refuse_at = "announced", now + REFUSE_AFTER_S
             self._order_until = now
@@ -138,20 +138,20 @@ class Drain:
             self._phase = "refusing"
             self._doors.shut()
         elif self._phase == "refusing":
-            self._let_go(now)
-        self._looked_at = now
+            self._disconnect_some(now)
+        self._last_step = now
 
-    def _let_go(self, now: float) -> None:
-        self._allowed = min(self._allowed + self._rate * (now - self._looked_at), max(1.0, self._rate * BURST_S))
-        if not self._staying:
-            self._staying.extend(self._clients.all())
-        if not self._staying and not self._said:
-            self._said = True
+    def _disconnect_some(self, now: float) -> None:
+        self._allowed = min(self._allowed + self._rate * (now - self._last_step), max(1.0, self._rate * BURST_S))
+        if not self._remaining:
+            self._remaining.extend(self._clients.all())
+        if not self._remaining and not self._is_logged:
+            self._is_logged = True
             say(logger, "drain.done")
-        while self._staying and self._allowed >= 1.0:
-            client = self._staying.popleft()
+        while self._remaining and self._allowed >= 1.0:
+            client = self._remaining.popleft()
             # A pending CONNECT is answered first; a client that sent DISCONNECT ends by itself.
-            if client.phase != ClientPhase.OPEN or client.conn.closed or client.end_code >= 0 or client.leaves_at:
+            if client.phase != ClientPhase.OPEN or client.conn.closed or client.end_code >= 0 or client.close_by:
                 continue
             self._allowed -= 1.0
             self._drained["told" if client.version == 5 else "closed"] += 1
@@ -199,7 +199,7 @@ class Drain:
 
     def register(self, metrics: Metrics) -> None:
         """Add the metrics and the readiness check."""
-        metrics.check("drain", lambda: not self._wanted)
+        metrics.check("drain", lambda: not self._is_draining)
         metrics.counter(
             "edge_drained_clients_total",
             "Clients that a drain let go: told (MQTT 5, DISCONNECT 0x9C), closed (3.1.1).",

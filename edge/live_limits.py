@@ -62,7 +62,7 @@ LIVE = (
     "packet_rate_min",
     "read_ahead_bytes_max",
 )
-OF_TOPICS = ("topic_levels_max", "topic_bytes_max")
+TOPIC_LIMITS = ("topic_levels_max", "topic_bytes_max")
 
 
 class Bounded(Protocol):
@@ -130,8 +130,8 @@ class LiveLimits:
 
     def put(self, loaded: EdgeSettings) -> None:
         """Apply other limits."""
-        former, self._held = self._held, loaded
-        changed = [name for name in LIVE if getattr(loaded, name) != getattr(former, name)]
+        previous, self._held = self._held, loaded
+        changed = [name for name in LIVE if getattr(loaded, name) != getattr(previous, name)]
         if not changed:
             return
         limits = edge_limits(loaded)
@@ -140,7 +140,7 @@ class LiveLimits:
         self._memory.bound(limits.memory_max)
         for part in self._parts:
             part.bound()
-        if any(name in changed for name in OF_TOPICS):
+        if any(name in changed for name in TOPIC_LIMITS):
             self._loop.drop_routes()  # a topic with a Route is not validated again
         self._rights.bound_by(limits)
         self._node.wake()

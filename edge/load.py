@@ -13,7 +13,7 @@ from wire.node.process import NodeProcess
 
 __all__ = ["loaded_gossip"]
 
-LOOKS = 5  # samples: the busy share covers the last two seconds, with a sample each half second
+SAMPLES_MAX = 5  # samples: the busy share covers the last two seconds, with a sample each half second
 
 
 def loaded_gossip(process: NodeProcess, config: EdgeConfig, clients: Clients) -> NodeGossip:
@@ -27,16 +27,16 @@ class _Load:
     def __init__(self, clients: Clients, connections_max: int) -> None:
         self._clients = clients
         self._connections_max = connections_max
-        self._looks: deque[tuple[float, float]] = deque([_look()], maxlen=LOOKS)
+        self._samples: deque[tuple[float, float]] = deque([_sample()], maxlen=SAMPLES_MAX)
 
     def figures(self) -> tuple[int, float]:
         """Return (clients, load from 0 to 1)."""
-        self._looks.append(_look())
-        (since, busy_before), (now, busy_now) = self._looks[0], self._looks[-1]
+        self._samples.append(_sample())
+        (since, busy_before), (now, busy_now) = self._samples[0], self._samples[-1]
         busy = (busy_now - busy_before) / (now - since) if now > since else 0.0
         clients = len(self._clients)
         return clients, min(1.0, max(busy, clients / self._connections_max))
 
 
-def _look() -> tuple[float, float]:
+def _sample() -> tuple[float, float]:
     return time.monotonic(), time.thread_time()

@@ -20,7 +20,7 @@ from wire.node.route_registrar import PLACED_AT_ONCE, ROUTES_PER_STEP, RouteRegi
 
 __all__ = ["EdgeMapFollower"]
 
-REPORT_AGAIN_S = 0.1
+REPORT_RETRY_S = 0.1
 STEPS_MAX = 40  # of an iteration, for reports and for filters that moved to other shards: about a millisecond
 STEPS_OF_PLACES = PLACED_AT_ONCE // ROUTES_PER_STEP
 
@@ -60,7 +60,7 @@ class EdgeMapFollower:
         self._delegations: tuple[Delegation, ...] = ()
         self._active = False
         self._unreported: set[int] = set()  # shards that need a report of this edge's filters
-        self._told: set[int] = set()  # shards with a report in progress
+        self._reporting_shards: set[int] = set()  # shards with a report in progress
         self._report_at = float("inf")
         self._work = Slices(STEPS_MAX)
 
@@ -124,7 +124,7 @@ class EdgeMapFollower:
         if not changed:
             return
         # The first map too: an owner that has this incarnation in its first map waits for a report, even an empty one.
-        self._tell_anew(changed | self._told if moved_jurisdiction else changed)
+        self._mark_unreported(changed | self._reporting_shards if moved_jurisdiction else changed)
         self._report_at = self._node.now
         self.report()
         if moved_jurisdiction:
@@ -148,13 +148,15 @@ class EdgeMapFollower:
 
     def report(self) -> None:
         """Start a report of this edge's filters to due and linked shard owners; one report at a time."""
-        if not self._unreported or self._told or self._node.now < self._report_at:
+        if not self._unreported or self._reporting_shards or self._node.now < self._report_at:
             return
-        self._report_at = self._node.now + REPORT_AGAIN_S
-        self._told = {number for number in self._unreported if self._node.peer_of(self._shards[number].owner)}
-        self._unreported -= self._told
-        if self._told:
-            self._work.add(self._reporting(self._told))
+        self._report_at = self._node.now + REPORT_RETRY_S
+        self._reporting_shards = {
+            number for number in self._unreported if self._node.peer_of(self._shards[number].owner)
+        }
+        self._unreported -= self._reporting_shards
+        if self._reporting_shards:
+            self._work.add(self._reporting(self._reporting_shards))
 
     def _reporting(self, told: set[int]) -> Iterator[int]:
         for piece in self._registrar.report(told):
@@ -165,21 +167,21 @@ class EdgeMapFollower:
             shard = self._shards[number]
             # Each in its own message: together they may exceed a frame.
             if not self._node.tell(shard.owner, ReportRoutes(number, shard.epoch, [report])):
-                self._tell_anew({number})
-                self._report_at = self._node.now + REPORT_AGAIN_S
+                self._mark_unreported({number})
+                self._report_at = self._node.now + REPORT_RETRY_S
             elif report.last:
                 told.discard(number)
             yield 1 + len(report.routes) // ROUTES_PER_STEP
         assert not told, "a report ends with the last piece of each shard"
         self.report()
 
-    def _tell_anew(self, shards: set[int]) -> None:
+    def _mark_unreported(self, shards: set[int]) -> None:
         """Mark shards for a new report: theirs was incomplete, or their owner changed."""
-        self._told -= shards
+        self._reporting_shards -= shards
         self._unreported |= shards
 
     def report_again(self, shard: int) -> None:
         """Report a shard again: the router does not own it at that epoch yet, or no longer."""
         if shard < len(self._shards):
-            self._tell_anew({shard})
-            self._report_at = min(self._report_at, self._node.now + REPORT_AGAIN_S)
+            self._mark_unreported({shard})
+            self._report_at = min(self._report_at, self._node.now + REPORT_RETRY_S)

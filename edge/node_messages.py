@@ -160,12 +160,12 @@ class NodeMessages:
         if isinstance(message, Resolved):
             self._node.wake_lightly()
             if not self._routes.cache.resolved(node, message):
-                self._not_in_place(node, message)
+                self._refuse_placement(node, message)
             return
         self._node.wake()
         if isinstance(message, RoutesAdded):
             if not self._registrar.added(node, message):
-                self._not_in_place(node, message)
+                self._refuse_placement(node, message)
         elif isinstance(message, Invalidate):
             if not self._routes.cache.invalidate(node, message, self._node.now):
                 self._node.count("invalidations_refused")
@@ -186,7 +186,7 @@ class NodeMessages:
         """Handle a message of a storage node."""
         self._node.wake()
         if type(message) in OF_PRIMARIES and not self._is_primary(node, message):
-            self._misplaced(node, message)
+            self._refuse_order(node, message)
             return
         take = self._orders.get(type(message))
         if take is None:
@@ -204,15 +204,15 @@ class NodeMessages:
             number, epoch = message.partition, message.partition_epoch
         return standing(self._node.map, node, number, epoch, 0) is PrimaryStatus.PRIMARY
 
-    def _misplaced(self, node: str, message: Control) -> None:
+    def _refuse_order(self, node: str, message: Control) -> None:
         """Refuse an order of a node that is not primary in this edge's map; the node retries if the map is outdated."""
-        self._not_in_place(node, message)
+        self._refuse_placement(node, message)
         if isinstance(message, FireWill):
             self._node.tell(node, WillFired(message.request, message.partition, message.number, True))
         elif isinstance(message, RedispatchOrder):
             self._node.tell(node, RedispatchReply(message.request, message.partition, message.number, None, True))
 
-    def _not_in_place(self, node: str, message: Control) -> None:
+    def _refuse_placement(self, node: str, message: Control) -> None:
         """Refuse a message for a partition or shard that the node does not have in this edge's map; its link stays."""
         peer = self._node.peer_of(node)
         if peer is not None:
@@ -223,7 +223,7 @@ class NodeMessages:
     def _shard_moved(self, node: str, message: Moved) -> None:
         if message.request:
             if not self._routes.cache.moved(node, message, self._node.now):
-                self._not_in_place(node, message)
+                self._refuse_placement(node, message)
         elif is_shard_owner(self._node.map, node, message.number):
             self._follower.report_again(message.number)
         else:

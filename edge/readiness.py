@@ -36,7 +36,7 @@ class Readiness:
         self._unserved: set[int] | None = (
             None  # partitions that have not answered this incarnation yet; None: not asked
         )
-        self._unasked: list[int] = []  # those without a probe yet, the next one last
+        self._unprobed: list[int] = []  # those without a probe yet, the next one last
 
     def look(self) -> bool:
         """Return True once clients can be served: a lease, and a response of every partition's primary.
@@ -47,12 +47,12 @@ class Readiness:
             return False
         if self._unserved is None:
             self._unserved = set(range(len(self._node.map.partitions)))
-            self._unasked = sorted(self._unserved, reverse=True)
-        while self._unasked and len(self._unserved) - len(self._unasked) < UNANSWERED_MAX:
-            number = self._unasked[-1]
+            self._unprobed = sorted(self._unserved, reverse=True)
+        while self._unprobed and len(self._unserved) - len(self._unprobed) < UNANSWERED_MAX:
+            number = self._unprobed[-1]
             # A read without effect: like the first CONNECT it is answered once the partition serves.
             question = ReadRetained(self._requests.next_number(), number, 0, "$SYS/ready", "", 1)
             if not self._requests.ask(question, _Probe(self._unserved, number).answered, self._node.now):
                 break
-            self._unasked.pop()
+            self._unprobed.pop()
         return not self._unserved

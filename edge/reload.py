@@ -125,7 +125,7 @@ class ListenerLimitsReload:
         former, self._held = self._held, loaded
         if all(getattr(loaded, key) == getattr(former, key) for key in LIMITS):
             return
-        self._listener.intake.limit(loaded)
+        self._listener.admission.limit(loaded)
         now = policy_of(loaded)
         self._listener.policy = replace(self._listener.policy, **{key: getattr(now, key) for key in LIMIT_NAMES})
         self._replace(self._listener.policy)

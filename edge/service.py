@@ -148,7 +148,7 @@ class EdgeService:
                 utc=time.time,
                 accept=self.accept,
                 has_received=lambda conn: has_received(conn.fd),
-                relinked=self._look_whom_to_dial,
+                relinked=self._schedule_dials,
             )
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
@@ -164,7 +164,7 @@ class EdgeService:
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
             audit.register(self._process.metrics)
-            self._make_doors(loop, chains, allowed)
+            self._create_endpoints(loop, chains, allowed)
             if self._process.contexts is not None:
                 self._process.contexts.revoked.call_at_put(self._cut_revoked)
             try:
@@ -175,8 +175,8 @@ class EdgeService:
                     nursery.start_soon(handed_over.run)
                     for run in (*shells.runs, audit.run):
                         nursery.start_soon(run)
-                    self._obey(Ordered(self._process.reload_now, self._order_done, nursery.start_soon))
-                    nursery.start_soon(self._stop_when_told)
+                    self._set_order_handler(Ordered(self._process.reload_now, self._order_finished, nursery.start_soon))
+                    nursery.start_soon(self._wait_for_stop)
                     await self._beat(nursery, loop, {"link": bound, **clients})
                     nursery.cancel_scope.cancel()
             finally:
@@ -206,12 +206,12 @@ class EdgeService:
         return LiveLimits(settings, core.node, core.hot, core.memory, core.rights, parts, loop.kick)
 
     def _replace_limits(self, policy: ListenerPolicy) -> None:
-        self.core.rebounding.put({policy.name: policy})
+        self.core.limit_updater.put({policy.name: policy})
         self.core.rights.judge_again()
         self.core.node.wake()
         self._loop.kick()
 
-    def _obey(self, ordered: Ordered) -> None:
+    def _set_order_handler(self, ordered: Ordered) -> None:
         def take(router: str, order: OrderNode) -> None:
             if order.verb == "client drain":
                 self.core.node.tell(router, self._drain.order(order))
@@ -228,15 +228,15 @@ class EdgeService:
         members = self._gossip.believes() if self._gossip is not None else {}
         return {name: each.load for name, each in members.items() if each.state == "alive"}
 
-    def _order_done(self, router: str, answer: NodeOrdered) -> None:
+    def _order_finished(self, router: str, answer: NodeOrdered) -> None:
         self.core.node.tell(router, answer)
         self._loop.kick()
 
-    def _look_whom_to_dial(self) -> None:
+    def _schedule_dials(self) -> None:
         self._relinked.set()
         self._loop.kick()
 
-    async def _stop_when_told(self) -> None:
+    async def _wait_for_stop(self) -> None:
         await self._process.stopping.wait()
         self._relinked.set()
 
@@ -246,7 +246,7 @@ class EdgeService:
             sink = FileLedger(folder / node, node, self._process.folder.incarnation, TIER_EDGE, now_ns // 1_000_000)
         except OSError as error:
             raise UserError(f"edge.ledger {folder}: {error.strerror or error}") from None
-        self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS), _wall_ms))
+        self.core.set_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS), _wall_ms))
 
     async def _beat(self, nursery: trio.Nursery, loop: Loop, addresses: dict[str, str]) -> None:
         """Dial nodes of the map, open the listeners once clients can be served, detect the end of this incarnation.
@@ -322,7 +322,7 @@ class EdgeService:
     def _take_handed_over(self, name: str, fd: int, waited_s: float) -> None:
         listener = next(each for each in self._listening if each.policy.name == name)
         self.core.node.wake()
-        address = "" if listener.front_door is not None else peer_of(fd)
+        address = "" if listener.proxy_admission is not None else peer_of(fd)
         self._arrivals.accept(listener, fd, address, 0, waited_s, shared=True)  # the balancer closes its copy later
 
     def _accept_link(self, fd: int, address: str) -> None:
@@ -391,7 +391,7 @@ class EdgeService:
         self.core.hot.write(conn, hello)
         self._dialling.connected(dial.name, conn)
 
-    def _make_doors(self, loop: Loop, chains: Chains, allowed: int) -> None:
+    def _create_endpoints(self, loop: Loop, chains: Chains, allowed: int) -> None:
         """Create the parts that admit, refuse, drain and probe."""
         metrics, core, seeds = self._process.metrics, self.core, self._config.node.seeds
         core.peers.pending.known.fix("seeds", map(host_of, seeds))

@@ -17,11 +17,11 @@ from edge.rights.sweep import ReauthorizationPass
 from wire.messages.control import Control
 from wire.messages.sessions import FiltersListed, ListFilters, SessionSubscription
 
-__all__ = ["ANSWER_S", "READ_AT_ONCE", "WAITING_MIN", "SessionFilterReads"]
+__all__ = ["ANSWER_S", "CONCURRENT_READS_MAX", "WAITING_MIN", "SessionFilterReads"]
 
-READ_AT_ONCE = 4  # sessions of responsive partitions; each has one page requested or unchecked
+CONCURRENT_READS_MAX = 4  # sessions of responsive partitions; each has one page requested or unchecked
 ANSWER_S = 2.0  # for a partition; then others are read, and it does not count until it responds
-AGAIN_S = 1.0  # retry delay while too many requests are pending
+RETRY_S = 1.0  # retry delay while too many requests are pending
 WAITING_MIN = 64  # clients, above which closed ones are removed: a reconnecting client must not accumulate entries
 
 
@@ -54,11 +54,11 @@ class SessionFilterReads:
             if client.conn.closed:
                 self._sweep.left(client)
             else:
-                self._sweep.judge_some(client, names)
+                self._sweep.authorize_filters(client, names)
                 if next_skip:
                     self._ask(client, next_skip, now)
-        self._sort_in()
-        while now >= self._next_at and self._has_room() and (partition := self._next_partition()) is not None:
+        self._queue_new()
+        while now >= self._next_at and self._may_read() and (partition := self._next_partition()) is not None:
             client = self._waiting[partition].popleft()
             if not self._waiting[partition]:
                 del self._waiting[partition]
@@ -67,7 +67,7 @@ class SessionFilterReads:
             else:
                 self._ask(client, 0, now)
 
-    def _sort_in(self) -> None:
+    def _queue_new(self) -> None:
         """Queue new clients of the sweep, and remove some closed ones."""
         untold = self._sweep.untold
         while untold:
@@ -99,10 +99,10 @@ class SessionFilterReads:
         """Return whether a partition has a primary that responds in time."""
         return self._has_primary(partition) and self._node.now < self._answer_by.get(partition, math.inf)
 
-    def _has_room(self) -> bool:
+    def _may_read(self) -> bool:
         """Return whether another page may be requested; an unresponsive partition does not delay the others."""
         reading = sum(count for partition, count in self._reading.items() if count and self._answers(partition))
-        return reading + len(self._pages) < READ_AT_ONCE
+        return reading + len(self._pages) < CONCURRENT_READS_MAX
 
     def _next_partition(self) -> int | None:
         return next((partition for partition in self._waiting if self._answers(partition)), None)
@@ -116,7 +116,7 @@ class SessionFilterReads:
             self._answer_by.setdefault(client.partition, now + ANSWER_S)
         else:
             self._sweep.untold.append(client)  # from its first page: a repeated check is harmless
-            self._next_at = now + AGAIN_S
+            self._next_at = now + RETRY_S
 
     def _listed(self, client: Client, answer: Control) -> None:
         self._answered(client.partition)
@@ -144,7 +144,7 @@ class SessionFilterReads:
         """Return when the next step is due: at once while filters can be checked or requested."""
         if self._pages:
             return 0.0
-        if self._sweep.untold or (self._waiting and self._has_room() and self._next_partition() is not None):
+        if self._sweep.untold or (self._waiting and self._may_read() and self._next_partition() is not None):
             return self._next_at
         if not self._waiting:
             return math.inf

@@ -50,7 +50,7 @@ class AbuseLimits:
         self._utc = utc
         self._daily = DailyBytes()
         self._connects = Buckets(1.0, 1.0)  # of users with a limit, in seconds: a burst of one second
-        self._of_users: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
+        self._connections_by_user: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
         self._failed_logins: FailedLogins | None = None
         self._flapping: Flapping | None = None
         self._takeovers: Takeovers | None = None
@@ -60,14 +60,14 @@ class AbuseLimits:
     def bound(self) -> None:
         """Apply the node's current limits. A current refusal keeps its duration unless the limit was removed."""
         limits = self._node.limits
-        nobody = TrustedNetworks()  # load balancers are exempt by ``ConnectionSlot.metered``
+        no_networks = TrustedNetworks()  # load balancers are exempt by ``ConnectionSlot.metered``
         failures, ends, free = limits.failed_logins_max, limits.flapping_ends_max, limits.takeovers_max
         if not failures or self._failed_logins is None:
-            self._failed_logins = FailedLogins(nobody, failures) if failures else None
+            self._failed_logins = FailedLogins(no_networks, failures) if failures else None
         else:
             self._failed_logins.strikes.limit = failures
         if not ends or self._flapping is None:
-            self._flapping = Flapping(nobody, ends) if ends else None
+            self._flapping = Flapping(no_networks, ends) if ends else None
         else:
             self._flapping.strikes.limit = ends
         if not free or self._takeovers is None:
@@ -79,19 +79,19 @@ class AbuseLimits:
 
     # --- new connections
 
-    def refusal(self, intake: AdmissionControl, address: str, *, secure: bool) -> str:
+    def refusal(self, admission: AdmissionControl, address: str, *, secure: bool) -> str:
         """Return "", or the counter of the refusal of a new connection before its first byte is read.
 
         Args:
-            intake: Of its listener.
+            admission: Of its listener.
             address: Of the client, "" if unknown.
             secure: A TLS handshake would follow.
         """
         now = self._node.now
-        asked = self._failed_logins if secure and intake.is_metered(address) else None
-        if asked is not None and asked.refused_s(address, now):
+        failed_logins = self._failed_logins if secure and admission.is_metered(address) else None
+        if failed_logins is not None and failed_logins.refused_s(address, now):
             return "refused_failed_logins"
-        return intake.refusal(address, now)
+        return admission.refusal(address, now)
 
     def connect_refusal(self, client: Client, client_id: str) -> int:
         """Return 0, or the reason code if the address, or the client ID at that address, is refused."""
@@ -130,7 +130,7 @@ class AbuseLimits:
             return self._refused("daily_bytes", client, ReasonCode.QUOTA_EXCEEDED)
         if not (most and client.owner):
             return 0
-        held = self._of_users.get(client.owner, ())
+        held = self._connections_by_user.get(client.owner, ())
         if client.client_id not in held and len(held) >= most:  # a takeover of its own client ID adds none
             return self._refused("user_connections", client, ReasonCode.QUOTA_EXCEEDED)
         self.recount(client)
@@ -139,7 +139,7 @@ class AbuseLimits:
     def recount(self, client: Client) -> None:
         """Count a client of a user with a connection limit, even beyond the limit."""
         if client.known_bounds.connections_user_max and client.owner and not client.counted_as:
-            self._of_users.setdefault(client.owner, Counter())[client.client_id] += 1
+            self._connections_by_user.setdefault(client.owner, Counter())[client.client_id] += 1
             client.counted_as = client.owner
 
     def sent(self, conn: LoopConnection, octets: int) -> None:
@@ -198,12 +198,12 @@ class AbuseLimits:
 
     def _forget_of_user(self, client: Client) -> None:
         user, client.counted_as = client.counted_as, ""
-        held = self._of_users[user]
+        held = self._connections_by_user[user]
         held[client.client_id] -= 1
         if not held[client.client_id]:
             del held[client.client_id]
         if not held:
-            del self._of_users[user]
+            del self._connections_by_user[user]
 
 
 def _connect_rate(client: Client) -> int:

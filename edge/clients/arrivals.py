@@ -32,8 +32,8 @@ from edge.node.node import NS, EdgeNode
 __all__ = ["Arrivals"]
 
 REFUSED_MAX = 1_000  # connections beyond connections_max that may be pending for their CONNACK 0x89
-FULL, LATE, GONE = "refused_accept_rate", "refused_accept_late", "accept_gone"  # counters
-CROWDED, NO_PLACE = "connections_refused", "refused_unauthenticated"
+FULL, LATE, CLOSED_EARLY = "refused_accept_rate", "refused_accept_late", "accept_gone"  # counters
+CONNECTIONS_FULL, PLACES_FULL = "connections_refused", "refused_unauthenticated"
 
 
 class ArrivalSockets(Protocol):
@@ -59,7 +59,7 @@ class AcceptLoop(Protocol):
         """Mark a socket as possibly shared with another process."""
 
 
-class _Newcomer:
+class _Arrival:
     """A connection that is not attached, or is attached with its PROXY header read."""
 
     __slots__ = ("address", "client", "fd", "listener", "port", "shared", "waited_s")
@@ -104,7 +104,7 @@ class Arrivals:
         self.known = KnownAddresses()
         bounds = POOLS["edge_clients"]
         bounds = bounds._replace(places_max=min(bounds.places_max, places_max))
-        self.pool: AdmissionPool[ConnectionSlot] = AdmissionPool(bounds, self._knows, _has_sent)
+        self.pool: AdmissionPool[ConnectionSlot] = AdmissionPool(bounds, self._is_known_address, _has_sent)
 
     def accept(
         self, listener: EdgeListener, fd: int, address: str, port: int, waited_s: float = 0.0, shared: bool = False
@@ -122,15 +122,15 @@ class Arrivals:
         Returns:
             False if it was closed.
         """
-        newcomer = _Newcomer(listener, fd, address, port, waited_s, shared)
-        if listener.front_door is None:
-            refusal, seat = self._judge(newcomer)
+        newcomer = _Arrival(listener, fd, address, port, waited_s, shared)
+        if listener.proxy_admission is None:
+            refusal, seat = self._check_admission(newcomer)
             if refusal == WAITS:
                 return True
             return self._refuse(newcomer, refusal) if refusal else self._attach(newcomer, seat)
-        refusal = listener.front_door.trusted.refusal(fd)
-        if not refusal and self._is_crowded():
-            refusal = CROWDED
+        refusal = listener.proxy_admission.trusted.refusal(fd)
+        if not refusal and self._is_full():
+            refusal = CONNECTIONS_FULL
         return self._refuse(newcomer, refusal) if refusal else self._attach(newcomer, None)
 
     # --- queued connections: a part of edge/access.py
@@ -138,39 +138,39 @@ class Arrivals:
     def step(self, now: float) -> None:
         """Attach the connections that are due, and close those that were queued too long."""
         for listener in self._listening:
-            intake = listener.intake
-            for newcomer in intake.take_due(now):
-                assert isinstance(newcomer, _Newcomer)
-                self._admit_late(newcomer)
-            for newcomer in intake.queue.take_late(now) if intake.queue is not None else ():
-                assert isinstance(newcomer, _Newcomer)
-                self._end(newcomer, LATE)
+            admission = listener.admission
+            for newcomer in admission.take_due(now):
+                assert isinstance(newcomer, _Arrival)
+                self._admit_queued(newcomer)
+            for newcomer in admission.queue.take_late(now) if admission.queue is not None else ():
+                assert isinstance(newcomer, _Arrival)
+                self._close_queued(newcomer, LATE)
 
     def next_deadline(self) -> float:
         """Return when the next connection may be attached."""
         now = self._node.now
-        queues = [each.intake.queue for each in self._listening if each.intake.queue]
+        queues = [each.admission.queue for each in self._listening if each.admission.queue]
         return min((now + queue.wait_s(now) for queue in queues if queue is not None), default=float("inf"))
 
     def waiting(self) -> dict[tuple[str, ...], float]:
         """Return how many connections wait, by listener."""
-        return {(each.policy.name,): float(len(each.intake.queue or ())) for each in self._listening}
+        return {(each.policy.name,): float(len(each.admission.queue or ())) for each in self._listening}
 
     # --- one connection
 
-    def _judge(self, newcomer: _Newcomer) -> tuple[str, ConnectionSlot | None]:
+    def _check_admission(self, newcomer: _Arrival) -> tuple[str, ConnectionSlot | None]:
         """Return ("", its slot), (counter of the refusal, None) or (WAITS, None)."""
-        intake, address, now = newcomer.listener.intake, newcomer.address, self._node.now
-        refusal = self._conduct.refusal(intake, address, secure=newcomer.listener.context is not None)
+        admission, address, now = newcomer.listener.admission, newcomer.address, self._node.now
+        refusal = self._conduct.refusal(admission, address, secure=newcomer.listener.context is not None)
         if refusal:
             return refusal, None
-        queue = intake.queue
+        queue = admission.queue
         if queue is None:
-            return self._seat(newcomer)
-        shown = address if intake.is_metered(address) else ""
-        key, known = address_key(shown), self._knows(shown, now)
+            return self._take_slot(newcomer)
+        shown = address if admission.is_metered(address) else ""
+        key, known = address_key(shown), self._is_known_address(shown, now)
         if queue.try_admit(now, key, known=known):
-            return self._seat(newcomer)
+            return self._take_slot(newcomer)
         closed = queue.add(now, key, newcomer, known=known)
         self._node.wake()
         if queue.is_full:
@@ -178,50 +178,50 @@ class Arrivals:
         if closed is newcomer:
             return FULL, None
         if closed is not None:
-            assert isinstance(closed, _Newcomer)
-            self._end(closed, FULL)
+            assert isinstance(closed, _Arrival)
+            self._close_queued(closed, FULL)
         return WAITS, None
 
-    def _seat(self, newcomer: _Newcomer) -> tuple[str, ConnectionSlot | None]:
+    def _take_slot(self, newcomer: _Arrival) -> tuple[str, ConnectionSlot | None]:
         """Take a connection slot, and a place among the unauthenticated connections."""
-        seat = newcomer.listener.intake.enter(newcomer.address)
-        crowded = newcomer.client is None and self._is_crowded()
+        seat = newcomer.listener.admission.enter(newcomer.address)
+        crowded = newcomer.client is None and self._is_full()
         place, displaced = self.pool.admit(self._node.now, seat.address if seat.metered else "", seat, crowded=crowded)
         if displaced is not None and displaced.owner.conn is not None:
             self._hot.close(displaced.owner.conn, linger=False)
         if place is None:
             seat.leave()
-            return CROWDED if crowded else NO_PLACE, None
+            return CONNECTIONS_FULL if crowded else PLACES_FULL, None
         seat.await_login(place, self.known)
         if newcomer.client is not None:
             seat.conn = newcomer.client.conn
             place.heard()
         return "", seat
 
-    def _admit_late(self, newcomer: _Newcomer) -> None:
+    def _admit_queued(self, newcomer: _Arrival) -> None:
         """Attach a queued connection that is due."""
         client, seat = newcomer.client, None
         if client is not None and (client.conn.closed or client.first_bytes is None or not client.first_bytes.waits):
             return  # closed meanwhile
-        refusal = newcomer.listener.intake.number_refusal(newcomer.address)
+        refusal = newcomer.listener.admission.number_refusal(newcomer.address)
         if client is None and is_gone(newcomer.fd):
-            refusal = GONE
+            refusal = CLOSED_EARLY
         if not refusal:
-            refusal, seat = self._seat(newcomer)
+            refusal, seat = self._take_slot(newcomer)
         if refusal:
-            self._end(newcomer, refusal)
+            self._close_queued(newcomer, refusal)
         elif client is None:
             self._attach(newcomer, seat)
         elif client.first_bytes is not None:
             client.first_bytes.judged("", seat)
             self._loop.read_on(client.conn)
 
-    def _attach(self, newcomer: _Newcomer, seat: ConnectionSlot | None) -> bool:
+    def _attach(self, newcomer: _Arrival, seat: ConnectionSlot | None) -> bool:
         """Attach a connection; without a slot it gets one after its PROXY header."""
         listener, limits = newcomer.listener, self._node.limits
         first_bytes: ProxiedSocket | None = None
-        if listener.front_door is not None:
-            first_bytes = listener.front_door.begin(partial(self._named, newcomer))
+        if listener.proxy_admission is not None:
+            first_bytes = listener.proxy_admission.begin(partial(self._address_received, newcomer))
         stream_filter = listener.filter(limits.maximum_packet_size, newcomer.fd)
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
@@ -244,17 +244,17 @@ class Arrivals:
             self._loop.share(newcomer.fd)
         return True
 
-    def _named(self, newcomer: _Newcomer, named: str) -> tuple[str, ConnectionSlot | None]:
+    def _address_received(self, newcomer: _Arrival, named: str) -> tuple[str, ConnectionSlot | None]:
         """Admit a client by the address of its PROXY header."""
         newcomer.address = named or peer_of(newcomer.fd)
-        return self._judge(newcomer)
+        return self._check_admission(newcomer)
 
-    def _refuse(self, newcomer: _Newcomer, refusal: str) -> bool:
+    def _refuse(self, newcomer: _Arrival, refusal: str) -> bool:
         os.close(newcomer.fd)
         self._node.count(refusal)
         return False
 
-    def _end(self, newcomer: _Newcomer, refusal: str) -> None:
+    def _close_queued(self, newcomer: _Arrival, refusal: str) -> None:
         """Close a queued connection."""
         if newcomer.client is None:
             self._refuse(newcomer, refusal)
@@ -265,11 +265,11 @@ class Arrivals:
             proxied.judged(refusal, None)  # counted when the connection is closed
             self._hot.close(newcomer.client.conn, linger=False)
 
-    def _is_crowded(self) -> bool:
+    def _is_full(self) -> bool:
         """Return whether the edge has no capacity even for CONNACK 0x89."""
         return len(self._clients) >= self._node.limits.connections_max + REFUSED_MAX
 
-    def _knows(self, address: str, now: float) -> bool:
+    def _is_known_address(self, address: str, now: float) -> bool:
         """Return whether an address is known; "" means a load balancer of the listener."""
         return not address or self.known.knows(address, now)
 

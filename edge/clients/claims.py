@@ -11,9 +11,9 @@ from edge.clients.phase import ClientPhase
 from edge.node.node import EdgeNode
 from wire.messages.sessions import Claim, Claims, PollClaims, SessionOpened
 
-__all__ = ["PIECE_BYTES", "ClaimsPolls", "claims_in_pieces"]
+__all__ = ["MESSAGE_BYTES_MAX", "ClaimsPolls", "split_claims"]
 
-PIECE_BYTES = 1024 * 1024  # of one message, at least one claim; well below FRAME_BYTES_MAX
+MESSAGE_BYTES_MAX = 1024 * 1024  # of one message, at least one claim; well below FRAME_BYTES_MAX
 CLAIM_BYTES = 64  # besides client ID and owner (up to 4 bytes a character)
 
 
@@ -37,7 +37,7 @@ class ClaimsPolls:
             # A client that is opening has owner_epoch 0: its CONNECT may be committed, and is requested again.
             if client.phase in (ClientPhase.OPEN, ClientPhase.OPENING)
         ]
-        for piece in claims_in_pieces(poll, claims):
+        for piece in split_claims(poll, claims):
             if not self._node.tell(node, piece):
                 return  # the primary ignores an incomplete response and polls again
 
@@ -46,17 +46,17 @@ class ClaimsPolls:
         return opened.partition_epoch < self._polled.get(opened.partition, 0)
 
 
-def claims_in_pieces(poll: PollClaims, claims: list[Claim]) -> Iterator[Claims]:
+def split_claims(poll: PollClaims, claims: list[Claim]) -> Iterator[Claims]:
     """Return the messages that answer a poll, in order; one empty message if there are no claims."""
     begin = size = 0
     for position, claim in enumerate(claims):
         length = CLAIM_BYTES + 4 * (len(claim.client_id) + len(claim.owner))
-        if size and size + length > PIECE_BYTES:
-            yield _piece(poll, claims, begin, position)
+        if size and size + length > MESSAGE_BYTES_MAX:
+            yield _message(poll, claims, begin, position)
             begin, size = position, 0
         size += length
-    yield _piece(poll, claims, begin, len(claims))
+    yield _message(poll, claims, begin, len(claims))
 
 
-def _piece(poll: PollClaims, claims: list[Claim], begin: int, end: int) -> Claims:
+def _message(poll: PollClaims, claims: list[Claim], begin: int, end: int) -> Claims:
     return Claims(poll.request, poll.partition, poll.partition_epoch, claims[begin:end], begin == 0, end == len(claims))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge.clients.phase import WAYS, ClientPhase
+from edge.clients.phase import TRANSITIONS, ClientPhase
 from edge.login.auth_packets import Authentication
 from edge.loop.options import StreamFilter
 from edge.loop.state import LoopConnection
@@ -60,12 +60,14 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     counted_as: str = ""  # user that its connection counts for
     session_tokens: tuple[str, ...] = ()  # rate buckets charged for a session that its claim may create
     opening: OpenSession | None = None  # unanswered request
-    takes_reasons: bool = False  # Reason Strings besides CONNACK and DISCONNECT [MQTT-3.1.2-29]; set with its session
+    wants_reason_strings: bool = (
+        False  # Reason Strings besides CONNACK and DISCONNECT [MQTT-3.1.2-29]; set with its session
+    )
     has_will: bool = False
     will_at_once: bool = False  # it fires if the connection ends without DISCONNECT 0x00
     end_code: int = -1  # reason code of its disconnection by either side; -1: none
-    leaves_at: float = 0.0  # deadline of closing its socket after a reported DISCONNECT 0x00; 0: none was reported
-    filter_gap_ns: int = 0  # of its SUBSCRIBE rate, 0: unlimited
+    close_by: float = 0.0  # deadline of closing its socket after a reported DISCONNECT 0x00; 0: none was reported
+    filter_interval_ns: int = 0  # of its SUBSCRIBE rate, 0: unlimited
     holds: set[str] = set()  # filters with live copies held until the retained messages are sent
     partial: set[str] = set()  # partly granted filters: each delivery by them is authorized
     judge_pushes: bool = False  # each push is authorized: a filter is partial, or a policy step removed rights
@@ -77,7 +79,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
 
     def enter(self, phase: str) -> None:
         """Enter a phase; ``edge/clients/phase.py`` lists the allowed transitions."""
-        assert phase in WAYS[self.phase], f"from {self.phase} to {phase}"
+        assert phase in TRANSITIONS[self.phase], f"from {self.phase} to {phase}"
         self.phase = phase
 
     @property

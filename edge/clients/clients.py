@@ -144,7 +144,7 @@ class Clients:
         told = client.version == 5 and reason_code in ALLOWED_REASON_CODES[PacketType.DISCONNECT]
         self._loop.cut(client.conn, encode_packet(Disconnect(reason_code, {}), 5) if told else b"")
 
-    def drop_judged(self, client: Client, why: str) -> None:
+    def drop_unauthorized(self, client: Client, why: str) -> None:
         """Close a client that the authorization sweep rejected, and count the reason."""
         self.count_end(why, client)
         self.drop(client, ReasonCode.NOT_AUTHORIZED)
@@ -152,7 +152,9 @@ class Clients:
     def refuse(self, client: Client, reason_code: int) -> None:
         """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
         self._node.count(f"connects_{reason_code:#04x}")
-        self._node.journal.note("refused", f"{reason_code:#04x}", client.client_id, detail=_whence(client, "CONNECT"))
+        self._node.journal.note(
+            "refused", f"{reason_code:#04x}", client.client_id, detail=_source_text(client, "CONNECT")
+        )
         if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
             reason_code = ReasonCode.UNSPECIFIED_ERROR
         if client.version == 5:
@@ -169,7 +171,7 @@ class Clients:
         if not isinstance(client, Client):
             self._loop.close(conn, linger=False)
             return
-        self.count_end(f"{int(reason_code):#04x}", client, self._bound_of(client, reason_code))
+        self.count_end(f"{int(reason_code):#04x}", client, self._exceeded_bound(client, reason_code))
         if client.phase == ClientPhase.NEW and reason_code == ReasonCode.UNSPECIFIED_ERROR:
             self._node.count("late_connects")
         if client.phase not in (ClientPhase.NEW, ClientPhase.OPENING, ClientPhase.AUTHENTICATING):
@@ -218,7 +220,7 @@ class Clients:
         for client in self.all():
             if client.phase == ClientPhase.OPEN:
                 self.disconnect(client, reason_code)
-            elif not client.leaves_at:  # closing that one would mean that its DISCONNECT was accepted
+            elif not client.close_by:  # closing that one would mean that its DISCONNECT was accepted
                 self.end(client)
 
     def cut_all(self, reason_code: int) -> None:
@@ -229,7 +231,7 @@ class Clients:
             told = client.phase == ClientPhase.OPEN and client.version == 5
             self._loop.cut(client.conn, last if told else b"")
 
-    def _bound_of(self, client: Client, reason_code: int) -> str:
+    def _exceeded_bound(self, client: Client, reason_code: int) -> str:
         """Return the bound that a client's packet exceeded, for the journal; "" for none."""
         if reason_code != ReasonCode.PACKET_TOO_LARGE:
             return ""
@@ -244,9 +246,9 @@ class Clients:
         self._node.count(f"disconnects_{reason}")
         if client is not None:
             event = EVENTS.get(reason, "ended")
-            whence = _whence(client, "connection")
+            whence = _source_text(client, "connection")
             self._node.journal.note(event, reason, client.client_id, detail=f"{why}; {whence}" if why else whence)
 
 
-def _whence(client: Client, what: str) -> str:
+def _source_text(client: Client, what: str) -> str:
     return f"{what} from {client.seat.address}" if client.seat is not None and client.seat.address else what

@@ -15,7 +15,7 @@ from mqtt.reasons import ReasonCode
 
 __all__ = ["ConnackBuilder"]
 
-PLAIN_MAX = 64  # cached CONNACKs
+CACHED_MAX = 64  # cached CONNACKs
 PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4), not a setting
 
 
@@ -25,7 +25,7 @@ class ConnackBuilder:
     def __init__(self, node: EdgeNode) -> None:
         self._node = node
         # (version, Session Present, announced limits) -> a CONNACK without client-specific properties
-        self._plain: dict[tuple[int, bool, int, int], bytes] = {}
+        self._cached: dict[tuple[int, bool, int, int], bytes] = {}
 
     def keep_alive(self, bounds: Bounds, packet: Connect) -> tuple[int, int | None]:
         """Return the effective keep alive, and the Server Keep Alive to announce or None [MQTT-3.2.2-21]."""
@@ -56,7 +56,7 @@ class ConnackBuilder:
             session_present: As the partition reported it.
             keep_alive_s: Server Keep Alive to announce, None for none.
         """
-        plain = client.version < 5 or not (
+        cacheable = client.version < 5 or not (
             packet.properties
             or client.expiry_s
             or keep_alive_s is not None
@@ -65,12 +65,12 @@ class ConnackBuilder:
         )
         bounds = client.known_bounds
         key = (client.version, session_present, bounds.inflight_max, bounds.packet_bytes_max)
-        data = self._plain.get(key) if plain else None
+        data = self._cached.get(key) if cacheable else None
         if data is None:
             announced = self._announcements(client, packet, keep_alive_s)
             data = encode_packet(Connack(session_present, ReasonCode.SUCCESS, announced), client.version)
-            if plain and len(self._plain) < PLAIN_MAX:
-                self._plain[key] = data
+            if cacheable and len(self._cached) < CACHED_MAX:
+                self._cached[key] = data
         limit = 0
         if packet.properties:
             limit = property_values.maximum_packet_size(packet.properties)

@@ -15,10 +15,10 @@ from edge.clients.abuse_limits import AbuseLimits
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.connack import ConnackBuilder
-from edge.clients.connect_turns import ConnectTurns
+from edge.clients.connect_turns import ConnectQueue
 from edge.clients.disconnecting import GAP_GROWTH_MAX, Disconnecting
 from edge.clients.left_will import will_of
-from edge.clients.limit_updater import filter_gap_ns
+from edge.clients.limit_updater import filter_interval_ns
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import ClientPhase
 from edge.clients.session_rate import SessionRate, payers
@@ -41,16 +41,16 @@ from wire.messages.sessions import OpenSession, SessionOpened
 __all__ = ["Connecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-CODES_OF_ENDS = {  # after CONNACK: DISCONNECT does not have these codes [MQTT-4.12.1-2]
+DISCONNECT_CODES = {  # after CONNACK: DISCONNECT does not have these codes [MQTT-4.12.1-2]
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: ReasonCode.NOT_AUTHORIZED,
     ReasonCode.BANNED: ReasonCode.NOT_AUTHORIZED,
     ReasonCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_BUSY,
 }
-WHY_NOT_OPENED: dict[int, str] = {  # for the audit; a busy partition is not a refusal
+OPEN_REFUSALS: dict[int, str] = {  # for the audit; a busy partition is not a refusal
     ReasonCode.NOT_AUTHORIZED: "the session belongs to another user",
     ReasonCode.QUOTA_EXCEEDED: "too many stored sessions",
 }
-TELL_ORIGINS = ("stratamq-origin", "1")  # user property of CONNECT
+ORIGIN_REQUEST = ("stratamq-origin", "1")  # user property of CONNECT
 CLAIMS_FEW, CLAIMS_MANY = 8, 16  # claims of a batch: the gap between batches grows below, and shrinks above
 
 
@@ -114,7 +114,7 @@ class Connecting:
         self._claim_at = 0.0
         self._gap_s = node.limits.claim_gap_s
         self._session_rate = SessionRate(node.limits.session_rate, node.limits.session_burst)
-        self.turns = ConnectTurns(node, clients, self._go_on)
+        self.turns = ConnectQueue(node, clients, self._start_login)
 
     def bound(self) -> None:
         """Apply the node's current limits to the derived state."""
@@ -145,24 +145,24 @@ class Connecting:
         reason_code = self._conduct.connect_refusal(client, packet.client_id) or self._admit()
         if reason_code:
             self._clients.refuse(client, reason_code)
-        elif self.turns.admit_or_wait(client):
-            self._go_on(client)
+        elif self.turns.admit_or_queue(client):
+            self._start_login(client)
 
-    def _go_on(self, client: Client) -> None:
+    def _start_login(self, client: Client) -> None:
         """Validate a CONNECT that the queue released, and start its login."""
         assert client.connect is not None
-        reason_code = self._judge(client, client.connect)
+        reason_code = self._validate(client, client.connect)
         if reason_code:
             self._clients.refuse(client, reason_code)
             return
         client.enter(ClientPhase.AUTHENTICATING)
-        self._logins.begin(client, self._let_in)
+        self._logins.begin(client, self._authenticated)
         if client.phase != ClientPhase.OPENING:
             self._node.wake()
 
     # --- results of logins
 
-    def _let_in(self, client: Client) -> None:
+    def _authenticated(self, client: Client) -> None:
         """Open the session of an authenticated client; its certificate may have set its client ID."""
         if client.seat is not None:
             client.seat.authenticated(client.owner, self._node.now)
@@ -176,7 +176,7 @@ class Connecting:
         if guessed:
             self._conduct.login_failed(client)
         if client.phase == ClientPhase.OPEN:
-            self._clients.drop(client, CODES_OF_ENDS.get(code, code))
+            self._clients.drop(client, DISCONNECT_CODES.get(code, code))
             return
         if client.phase == ClientPhase.OPENING and client.owner_epoch:
             self._leaving.report(client, clean=True)
@@ -214,7 +214,7 @@ class Connecting:
             return ReasonCode.SERVER_BUSY
         return 0
 
-    def _judge(self, client: Client, packet: Connect) -> int:
+    def _validate(self, client: Client, packet: Connect) -> int:
         """Return 0, or the reason code that refuses the CONNECT."""
         limits = self._node.limits
         if not packet.client_id:
@@ -247,7 +247,7 @@ class Connecting:
         assert client.connect is not None
         client.bounds = self._rights.bounds_of(client)
         refusal = self._conduct.takeover_refusal(client) or self._conduct.quota_refusal(client)
-        refusal = refusal or self._give_rights(client)
+        refusal = refusal or self._attach_rights(client)
         if refusal:
             self._clients.refuse(client, refusal)
             return
@@ -258,9 +258,9 @@ class Connecting:
             return
         client.enter(ClientPhase.OPENING)
         self._waiting.append(client)
-        self.claim_waiting(self._node.now)
+        self.send_claims(self._node.now)
 
-    def _give_rights(self, client: Client) -> int:
+    def _attach_rights(self, client: Client) -> int:
         """Attach a client's rules; return 0, or the reason code that refuses its will."""
         assert client.connect is not None
         self._rights.admit(client, self._node.now, self._address_of(client))
@@ -276,11 +276,11 @@ class Connecting:
         self._rights.refused(client, "will", will.topic_name)
         return ReasonCode.NOT_AUTHORIZED
 
-    def _judge_again(self, client: Client) -> int:
+    def _recheck(self, client: Client) -> int:
         """Return 0, or the reason code if the client's rules changed while its session was opened with other bounds."""
         if self._rights.bounds_of(client) != client.bounds:
             return ReasonCode.SERVER_BUSY
-        return self._give_rights(client)
+        return self._attach_rights(client)
 
     def _address_of(self, client: Client) -> str:
         return client.seat.address if client.seat is not None else self._peer_of(client.conn.fd)
@@ -289,22 +289,22 @@ class Connecting:
         """Send pending claims at once."""
         self._claim_at = now
 
-    def claim_waiting(self, now: float) -> None:
+    def send_claims(self, now: float) -> None:
         """Send pending claims if the lease and the batching gap allow; batching makes them much cheaper."""
         claims = bool(self._waiting) and now >= self._claim_at and self._node.may_admit()
         if not (claims or now >= self._leaving.report_at):
             return
         with self._requests.together(now):
-            self._leaving.report_waiting()
+            self._leaving.send_reports()
             if claims:
                 waiting, self._waiting = self._waiting, []
-                self._gap_s = self._next_gap_s(len(waiting))
+                self._gap_s = self._next_batch_gap_s(len(waiting))
                 self._claim_at = now + self._gap_s
                 for client in waiting:
                     if not client.conn.closed:
                         self._claim(client, now)
 
-    def _next_gap_s(self, claimed: int) -> float:
+    def _next_batch_gap_s(self, claimed: int) -> float:
         """Return the gap until the next batch: TLS handshakes thin out a connect storm, and small batches save
         little.
         """
@@ -342,7 +342,7 @@ class Connecting:
             may_create=self._take_token(client, now),
             owner=client.owner,
             owner_made=client.owner_made,
-            judged=0 if self._rights.judges_nobody else number,  # no other rules: all filters are returned
+            judged=0 if self._rights.has_no_rules else number,  # no other rules: all filters are returned
             sessions_max=bounds.sessions_user_max,
             queue_messages_max=bounds.queue_messages_max,
             queue_bytes_max=bounds.queue_bytes_max,
@@ -356,10 +356,10 @@ class Connecting:
         """Consume a token of the client's address and user if its CONNECT may create a durable session."""
         if not client.expiry_s or not self._session_rate.enabled:
             return True
-        whose = payers(client, self._peer_of)
-        if not self._session_rate.take_each(whose, now):
+        keys = payers(client, self._peer_of)
+        if not self._session_rate.take_each(keys, now):
             return False
-        client.session_tokens = whose
+        client.session_tokens = keys
         return True
 
     def _settle_token(self, client: Client, *, made: bool) -> None:
@@ -388,7 +388,7 @@ class Connecting:
                 self._leaving.report(client, clean=False)
             return
         if answer.reason_code:
-            why = WHY_NOT_OPENED.get(answer.reason_code)
+            why = OPEN_REFUSALS.get(answer.reason_code)
             if why is not None:
                 self._node.audit(refusal_record(client, answer.reason_code, why))
             self._clients.refuse(client, answer.reason_code)
@@ -399,12 +399,12 @@ class Connecting:
 
     def _opened(self, client: Client, answer: SessionOpened) -> None:
         """Write CONNACK, unless the client lost its permission to connect."""
-        began: list[Client] = [client]
-        stands = self._logins.stands(client, partial(self._judged_anew, answer=answer, began=began))
-        began.clear()
-        if not stands:
+        in_call: list[Client] = [client]
+        is_valid = self._logins.stands(client, partial(self._recheck_finished, answer=answer, in_call=in_call))
+        in_call.clear()
+        if not is_valid:
             return
-        if not self._rights.has_joined(client) and (refusal := self._judge_again(client)):
+        if not self._rights.has_joined(client) and (refusal := self._recheck(client)):
             self.refused(client, ReasonCode(refusal), guessed=False)
             return
         packet = client.connect
@@ -412,8 +412,8 @@ class Connecting:
         client.enter(ClientPhase.OPEN)
         client.opened_at, client.clean_start = self._node.now, packet.clean_start
         limits, properties, bounds = self._node.limits, packet.properties, client.known_bounds
-        keep_alive_s, told_keep_alive = self._connacks.keep_alive(bounds, packet)
-        client.filter_gap_ns = filter_gap_ns(bounds.subscribe_rate_max)
+        keep_alive_s, announced_keep_alive = self._connacks.keep_alive(bounds, packet)
+        client.filter_interval_ns = filter_interval_ns(bounds.subscribe_rate_max)
         options = SessionOptions(
             version=packet.protocol_version,
             keep_alive_ns=keep_alive_s * NS,
@@ -436,19 +436,21 @@ class Connecting:
             alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
             # [MQTT-3.1.2-29]: without problem information PUBACK and PUBREC have no user property.
-            asks = TELL_ORIGINS in property_values.user_properties(properties)
-            options.tells_origins = asks and property_values.wants_problem_information(properties)
-        client.takes_reasons = packet.protocol_version == 5 and property_values.wants_problem_information(properties)
+            wants_origins = ORIGIN_REQUEST in property_values.user_properties(properties)
+            options.tells_origins = wants_origins and property_values.wants_problem_information(properties)
+        client.wants_reason_strings = packet.protocol_version == 5 and property_values.wants_problem_information(
+            properties
+        )
         self._loop.open_session(client.conn, options)
         if client.seat is not None and (purse := client.seat.purse) is not None:
             self._loop.share(client.conn, purse)
         if client.session:
             self._loop.set_primary_of(client.conn, self._node.primary_peer(client.partition))
-            client.subscriptions = {told.topic_filter: told for told in answer.subscriptions}
-            untold = answer.session_present and not (answer.judged or answer.subscriptions)
-            self._rights.opened(client, answer.session_present, len(client.subscriptions), untold=untold)
+            client.subscriptions = {subscription.topic_filter: subscription for subscription in answer.subscriptions}
+            filters_unknown = answer.session_present and not (answer.judged or answer.subscriptions)
+            self._rights.opened(client, answer.session_present, len(client.subscriptions), untold=filters_unknown)
         # Session Present as the partition reported it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
-        connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
+        connack = self._connacks.encoded(client, packet, answer.session_present, announced_keep_alive)
         if connack:
             self._loop.write(client.conn, connack, needs_lease=True)
         self._node.count("connects_0x00")
@@ -460,9 +462,9 @@ class Connecting:
         self._loop.resume(client.conn)
         self._clients.lifecycle.connected(client, answer)
 
-    def _judged_anew(self, client: Client, answer: SessionOpened, began: list[Client]) -> None:
+    def _recheck_finished(self, client: Client, answer: SessionOpened, in_call: list[Client]) -> None:
         """Resume at once, or make the client reconnect: copies pushed to its session meanwhile were not delivered."""
-        if began or not client.session:
+        if in_call or not client.session:
             self._opened(client, answer)
         else:
             self._clients.refuse(client, ReasonCode.SERVER_BUSY)

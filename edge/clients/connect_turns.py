@@ -14,10 +14,10 @@ from edge.listeners.accept_queue import AcceptQueue
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
 
-__all__ = ["ConnectTurns"]
+__all__ = ["ConnectQueue"]
 
 
-class ConnectTurns:
+class ConnectQueue:
     """The queued CONNECTs of one edge: a part of ``edge/access.py``.
 
     Args:
@@ -44,7 +44,7 @@ class ConnectTurns:
         elif self._rate != before:
             self._queue.set_rate(self._rate)
 
-    def admit_or_wait(self, client: Client) -> bool:
+    def admit_or_queue(self, client: Client) -> bool:
         """Return whether a CONNECT may proceed now; otherwise it is queued or refused."""
         if self._queue is None:
             return True

@@ -25,7 +25,7 @@ from wire.messages.sessions import CloseSession, KickSession, SessionClosed, Ses
 __all__ = ["GAP_GROWTH_MAX", "Disconnecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-LEAVE_S = 10.0  # largest delay of the close after DISCONNECT 0x00 until the will is discarded
+DISCARD_TIMEOUT_S = 10.0  # largest delay of the close after DISCONNECT 0x00 until the will is discarded
 GAP_GROWTH_MAX = 4  # of claim_gap_s
 
 
@@ -62,12 +62,12 @@ class Disconnecting:
         self._requests = requests
         self._conduct = conduct
         self._unreported: list[Client] = []  # ended without session or will: reported with the next claims
-        self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
+        self._pending_discards: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
 
     @property
     def waits(self) -> bool:
         """Whether a client that sent DISCONNECT is not closed yet."""
-        return bool(self._leaving)
+        return bool(self._pending_discards)
 
     @property
     def reports(self) -> int:
@@ -95,8 +95,8 @@ class Disconnecting:
             self._clients.leave(client)
             return
         # Our close confirms that the will is discarded, even if nodes fail afterwards: the report is committed first.
-        client.leaves_at = self._node.now + LEAVE_S
-        self._leaving.append(client)
+        client.close_by = self._node.now + DISCARD_TIMEOUT_S
+        self._pending_discards.append(client)
         self.report(client, clean=True, expiry_s=changed)
 
     def ended(self, client: Client) -> None:
@@ -107,10 +107,10 @@ class Disconnecting:
 
     def tick(self, now: float) -> None:
         """Close clients with an old unanswered DISCONNECT: their partition has no primary."""
-        while self._leaving and self._leaving[0].leaves_at <= now:
-            self._clients.leave(self._leaving.popleft())
+        while self._pending_discards and self._pending_discards[0].close_by <= now:
+            self._clients.leave(self._pending_discards.popleft())
 
-    def report_waiting(self) -> None:
+    def send_reports(self) -> None:
         """Send the batch of reports."""
         unreported, self._unreported = self._unreported, []
         self.report_at = float("inf")
@@ -142,8 +142,8 @@ class Disconnecting:
         request = CloseSession(
             self._requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
         )
-        then = _Report(self._clients, client).answered if client.leaves_at else _told
-        if not self._requests.ask(request, then, self._node.now):
+        callback = _Report(self._clients, client).answered if client.close_by else _ignore
+        if not self._requests.ask(request, callback, self._node.now):
             self._clients.count_end("reports_dropped")
 
     def kick(self, order: KickSession) -> SessionKicked:
@@ -153,7 +153,7 @@ class Disconnecting:
         if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
             clean = client.clean
             client.enter(ClientPhase.ENDED)
-            if not client.leaves_at:  # the response to its report decides whether its end came first
+            if not client.close_by:  # the response to its report decides whether its end came first
                 self._clients.count_end("taken_over", client)
                 self._conduct.taken_over(client.client_id)
                 self._clients.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
@@ -177,5 +177,5 @@ class Disconnecting:
         return NodeOrdered(order.request, count=ended)
 
 
-def _told(_: SessionClosed) -> None:
+def _ignore(_: SessionClosed) -> None:
     """Ignore the response to a report."""

@@ -10,10 +10,10 @@ from edge.clients.abuse_limits import AbuseLimits
 from edge.clients.client import Client
 from edge.node.limits import ListenerPolicy
 from edge.node.ports import RightsIO
-from edge.rights.bounds import with_told
+from edge.rights.bounds import with_announced
 from edge.rights.client_rights import ClientRights
 
-__all__ = ["LimitUpdater", "filter_gap_ns"]
+__all__ = ["LimitUpdater", "filter_interval_ns"]
 
 NS = 1_000_000_000
 
@@ -45,11 +45,11 @@ class LimitUpdater:
         if client.seat is not None:
             self._loop.share(client.conn, client.seat.purse)
         before = client.known_bounds
-        bounds = with_told(self._rights.bounds_of(client), before)
+        bounds = with_announced(self._rights.bounds_of(client), before)
         if bounds == before:
             return
         client.bounds = bounds
-        client.filter_gap_ns = filter_gap_ns(bounds.subscribe_rate_max)
+        client.filter_interval_ns = filter_interval_ns(bounds.subscribe_rate_max)
         self._conduct.recount(client)
         metered = self._conduct.is_metered(client)
         self._loop.limit(client.conn, bounds.publish_rate_max, bounds.byte_rate_max, metered)
@@ -57,6 +57,6 @@ class LimitUpdater:
             self._loop.forget_verdicts(client.conn)
 
 
-def filter_gap_ns(subscribe_rate_max: float) -> int:
+def filter_interval_ns(subscribe_rate_max: float) -> int:
     """Return the time between two filters in ns, 0 without a rate."""
     return int(NS / subscribe_rate_max) if subscribe_rate_max else 0

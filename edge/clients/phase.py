@@ -19,14 +19,14 @@ OPEN:
 ENDED:
     Packets are ignored. The end of an OPEN connection is reported to its partition: at once if it had a session or a
     will, otherwise with the next claims. A client with a will that sent DISCONNECT 0x00 keeps its socket until the
-    report is answered (``leaves_at``).
+    report is answered (``close_by``).
     -> none; the record is removed with the socket.
 
 The claim of a connection that ends in OPENING may be committed later. Its response finds the connection closed and is
 reported as an end (``Connecting.opened``); the phase stays ENDED.
 """
 
-__all__ = ["WAYS", "ClientPhase"]
+__all__ = ["TRANSITIONS", "ClientPhase"]
 
 
 class ClientPhase:
@@ -39,7 +39,7 @@ class ClientPhase:
     ENDED = "ended"
 
 
-WAYS: dict[str, tuple[str, ...]] = {
+TRANSITIONS: dict[str, tuple[str, ...]] = {
     ClientPhase.NEW: (ClientPhase.AUTHENTICATING, ClientPhase.ENDED),
     ClientPhase.AUTHENTICATING: (ClientPhase.OPENING, ClientPhase.ENDED),
     ClientPhase.OPENING: (ClientPhase.OPEN, ClientPhase.ENDED),

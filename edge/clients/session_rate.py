@@ -45,7 +45,7 @@ class SessionRate:
         """Take a token; return False if the bucket is empty."""
         tokens = self._tokens(address, now)
         taken = tokens >= 1
-        self._keep(address, tokens - 1 if taken else tokens, now)
+        self._store(address, tokens - 1 if taken else tokens, now)
         return taken
 
     def take_each(self, keys: Sequence[str], now: float) -> bool:
@@ -57,13 +57,13 @@ class SessionRate:
     def give_back(self, address: str, now: float) -> None:
         """Return a token, because no session was created."""
         if address in self._buckets:
-            self._keep(address, min(self._burst, self._tokens(address, now) + 1), now)
+            self._store(address, min(self._burst, self._tokens(address, now) + 1), now)
 
     def _tokens(self, address: str, now: float) -> float:
         tokens, since = self._buckets.get(address, (self._burst, now))
         return min(self._burst, tokens + (now - since) * self._rate)
 
-    def _keep(self, address: str, tokens: float, now: float) -> None:
+    def _store(self, address: str, tokens: float, now: float) -> None:
         self._buckets[address] = (tokens, now)
         self._buckets.move_to_end(address)
         if len(self._buckets) > ADDRESSES_MAX:

@@ -24,7 +24,7 @@ __all__ = ["Stopping"]
 ANSWER_S = 3.0  # for acknowledgements of published messages, and for pending CONNECTs
 FLUSH_S = 4.5  # from the order to stop, for the last bytes, their clients' closing and the reports of their ends
 STOP_S = 5.5  # likewise, to the end
-CLIENTS_PER_TURN = 200  # ended in one iteration: leases are kept meanwhile
+CLIENTS_PER_ITERATION = 200  # ended in one iteration: leases are kept meanwhile
 
 
 class Stopping:
@@ -54,7 +54,7 @@ class Stopping:
         self._requests = requests
         self._reports = leaving
         self._ended = ended
-        self._staying: deque[Client] = deque()  # not disconnected yet
+        self._remaining: deque[Client] = deque()  # not disconnected yet
         self._began = float("inf")
         self._answered_by = float("inf")
         self._flushed_by = float("inf")
@@ -65,7 +65,7 @@ class Stopping:
         if self.order.begun:
             return
         self._answered_by, self._flushed_by = now + ANSWER_S, now + FLUSH_S
-        self._staying.extend(self._clients.all())
+        self._remaining.extend(self._clients.all())
         self._loop.stop_reading()
         self.order.begin(now)
 
@@ -74,22 +74,22 @@ class Stopping:
         if not self.order.begun or self.order.ended:
             return False
         ended = 0
-        for _ in range(min(CLIENTS_PER_TURN, len(self._staying))):
-            client = self._staying.popleft()
-            if self._let_go(client, late=now >= self._answered_by):
+        for _ in range(min(CLIENTS_PER_ITERATION, len(self._remaining))):
+            client = self._remaining.popleft()
+            if self._disconnect(client, late=now >= self._answered_by):
                 ended += 1
             else:
-                self._staying.append(client)
+                self._remaining.append(client)
         self.order.step(now)
         if self.order.ended:
             self._ended()
-        return bool(ended and self._staying)
+        return bool(ended and self._remaining)
 
-    def _let_go(self, client: Client, *, late: bool) -> bool:
+    def _disconnect(self, client: Client, *, late: bool) -> bool:
         clients = self._clients
         if client.conn.closed:
             return True
-        if client.leaves_at:  # closing it would mean that its DISCONNECT was accepted
+        if client.close_by:  # closing it would mean that its DISCONNECT was accepted
             return late
         if client.phase == ClientPhase.OPEN:
             if self._loop.owes(client.conn) and not late:
@@ -110,4 +110,4 @@ class Stopping:
             return True
         unreported = len(self._requests) or self._reports.reports
         loop = self._loop
-        return not (self._staying or len(self._clients) or unreported or loop.lingers() or loop.owes_partitions())
+        return not (self._remaining or len(self._clients) or unreported or loop.lingers() or loop.owes_partitions())

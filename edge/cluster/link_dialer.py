@@ -49,16 +49,16 @@ class LinkDialer:
         self._map = cluster_map
         self._seeds = seeds
         self._rng = rng
-        self._under_way: dict[str, LoopConnection | None] = {}  # by name; None: not connected yet
+        self._pending: dict[str, LoopConnection | None] = {}  # by name; None: not connected yet
         self._failures: dict[str, int] = {}  # dials since the last link to the node
 
     def due(self) -> list[DialTarget]:
         """Return the next dials; each is pending until ``failed``, or ``connected`` and the connection's end."""
         dials = []
-        for name, (tier, address) in self._wanted().items():
-            pending = self._under_way.get(name)
-            if name not in self._under_way or (pending is not None and pending.closed):
-                self._under_way[name] = None
+        for name, (tier, address) in self._targets().items():
+            conn = self._pending.get(name)
+            if name not in self._pending or (conn is not None and conn.closed):
+                self._pending[name] = None
                 failures = self._failures.get(name, 0)
                 self._failures[name] = failures + 1
                 dials.append(DialTarget(name, tier, address, backoff_s(failures, self._rng) if failures else 0.0))
@@ -66,22 +66,22 @@ class LinkDialer:
 
     def connected(self, name: str, conn: LoopConnection) -> None:
         """Register the connection of a dial; it is pending until it closes."""
-        self._under_way[name] = conn
+        self._pending[name] = conn
 
     def failed(self, name: str) -> None:
         """Remove a dial that made no connection."""
-        self._under_way.pop(name, None)
+        self._pending.pop(name, None)
         if not self._peers.connected():
             self._peers.router_fault = ""  # no node answers: an earlier fault is outdated
 
-    def _wanted(self) -> dict[str, tuple[str, str]]:
+    def _targets(self) -> dict[str, tuple[str, str]]:
         cluster_map = self._map()
         wanted = {name: where for name, where in self._peers.wanted(cluster_map).items() if where[1]}
         if not any(is_router(cluster_map, key) for key in self._peers.connected()):
             addresses = {address for _, address in wanted.values()}
             wanted.update({seed: (TIER_ROUTER, seed) for seed in self._seeds if seed not in addresses})
-        for name in [name for name in self._under_way if name not in wanted]:
-            if self._under_way[name] is not None:  # it is linked, or no longer in the map
-                del self._under_way[name]
+        for name in [name for name in self._pending if name not in wanted]:
+            if self._pending[name] is not None:  # it is linked, or no longer in the map
+                del self._pending[name]
                 self._failures.pop(name, None)
         return wanted

@@ -64,7 +64,7 @@ class PartitionRequests:
         self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._by_number: dict[int, _Pending] = {}
-        self._together: dict[str, list[_Pending]] | None = None  # node -> requests to send at the end of ``together``
+        self._batch: dict[str, list[_Pending]] | None = None  # node -> requests to send at the end of ``together``
         self._retry_at = inf  # lower bound of all ``retry_at``: no scan of the partitions before it
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class PartitionRequests:
     def _send(self, partition: int, pending: _Pending, now: float) -> None:
         cluster_map = self._node.map
         if partition >= len(cluster_map.partitions) or not cluster_map.partitions[partition].primary:
-            self._again(pending, now + RETRY_S)
+            self._schedule_retry(pending, now + RETRY_S)
             return
         placement = cluster_map.partitions[partition]
         pending.message.partition_epoch = placement.epoch  # type: ignore[union-attr]
@@ -115,39 +115,39 @@ class PartitionRequests:
         if placement.primary not in pending.asked:
             pending.asked += (placement.primary,)
         if isinstance(pending.message, OpenSession | CloseSession):
-            if self._together is not None:
-                self._together.setdefault(placement.primary, []).append(pending)
-            elif not self._node.ask_connects(placement.primary, [pending.message]):
-                self._again(pending, now + RETRY_S)
+            if self._batch is not None:
+                self._batch.setdefault(placement.primary, []).append(pending)
+            elif not self._node.send_connect_requests(placement.primary, [pending.message]):
+                self._schedule_retry(pending, now + RETRY_S)
                 return
         elif not self._node.tell(placement.primary, pending.message):
-            self._again(pending, now + RETRY_S)
+            self._schedule_retry(pending, now + RETRY_S)
             return
         pending.sent_epoch = placement.epoch
         pending.retry_at = inf
 
-    def _again(self, pending: _Pending, at: float) -> None:
+    def _schedule_retry(self, pending: _Pending, at: float) -> None:
         pending.retry_at = at
         self._retry_at = min(self._retry_at, at)
 
     @contextmanager
     def together(self, now: float) -> Iterator[None]:
         """Collect the requests of connections in the block and send them at its end: batches are much cheaper."""
-        assert self._together is None, "requests are gathered already"
-        gathered = self._together = {}
+        assert self._batch is None, "requests are gathered already"
+        batch = self._batch = {}
         try:
             yield
         finally:
-            self._together = None
-            self._send_together(gathered, now)
+            self._batch = None
+            self._send_batch(batch, now)
 
-    def _send_together(self, by_node: dict[str, list[_Pending]], now: float) -> None:
+    def _send_batch(self, by_node: dict[str, list[_Pending]], now: float) -> None:
         """Send in order while the links have capacity; retry the rest."""
-        for node, gathered in by_node.items():
-            told = self._node.ask_connects(node, [pending.message for pending in gathered])  # type: ignore[misc]
-            for pending in gathered[told:]:
+        for node, batch in by_node.items():
+            sent = self._node.send_connect_requests(node, [pending.message for pending in batch])  # type: ignore[misc]
+            for pending in batch[sent:]:
                 pending.sent_epoch = -1
-                self._again(pending, now + RETRY_S)
+                self._schedule_retry(pending, now + RETRY_S)
 
     def answered(self, number: int, answer: Control | ConnectAnswer, node: str) -> bool:
         """Handle a response of a node; False if no request expects it from there."""
@@ -163,7 +163,7 @@ class PartitionRequests:
         pending = self._by_number.get(number)
         if pending is not None and node in pending.asked:
             pending.sent_epoch = -1
-            self._again(pending, now + RETRY_S / 10)
+            self._schedule_retry(pending, now + RETRY_S / 10)
 
     def placement_changed(self, partition: int, now: float) -> None:
         """Send all unanswered requests again, in order: the map names another primary or epoch."""

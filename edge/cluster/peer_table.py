@@ -43,7 +43,7 @@ __all__ = ["DialedPeer", "PeerTable"]
 logger = logging.getLogger(__name__)
 
 PEERS_MAX = 1024  # incarnations that dialled this edge; nodes of the map are always accepted
-HEEDED_MAX, SPEAKING_MAX = 100, 10  # links checked, and keepalives sent, in one step: some 100 us
+CHECKED_MAX, KEEPALIVES_MAX = 100, 10  # links checked, and keepalives sent, in one step: some 100 us
 
 
 class DialedPeer:
@@ -94,9 +94,9 @@ class PeerTable:
         self._peers: dict[str, tuple[PeerKey, LoopPeer]] = {}
         self._named: set[str] = set()  # in the map
         self._silence: dict[str, Silence] = {}
-        self._unheeded: list[str] = []  # nodes with links not yet checked in this sweep
+        self._unchecked: list[str] = []  # nodes with links not yet checked in this sweep
         self._count = count
-        self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
+        self._fenced: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
         self.router_fault = ""
         self.pending = PendingLinks(has_received)
 
@@ -130,8 +130,8 @@ class PeerTable:
             if entry.tier != TIER_ROUTER and not is_registered:
                 continue  # they would refuse the link
             peer = self.get(name)
-            condemned, _ = self._condemned.get(name, (-1, ""))
-            if (peer is None or peer.conn is None) and condemned != entry.incarnation:
+            fenced, _ = self._fenced.get(name, (-1, ""))
+            if (peer is None or peer.conn is None) and fenced != entry.incarnation:
                 wanted[name] = (entry.tier, entry.address)
         return wanted
 
@@ -170,7 +170,7 @@ class PeerTable:
         """Refuse all later connections of an incarnation that broke the protocol."""
         key = self.key(peer)
         if key.tier != TIER_OPERATOR:  # each operator command has its own name and incarnation
-            self._condemned[key.node] = key.incarnation, why
+            self._fenced[key.node] = key.incarnation, why
         self._count("links_refused_condemned")
 
     def hello(self, conn: LoopConnection, payload: bytes) -> PeerKey | None:
@@ -203,9 +203,9 @@ class PeerTable:
 
     def _admit(self, key: PeerKey, *, dialled: bool) -> None:
         known = self._peers.get(key.node)
-        incarnation, why = self._condemned.get(key.node, (-1, ""))
-        condemned = why if incarnation >= key.incarnation else None
-        admit(self.identity, key, None if known is None else known[0], condemned, dialled=dialled)
+        incarnation, why = self._fenced.get(key.node, (-1, ""))
+        fenced = why if incarnation >= key.incarnation else None
+        admit(self.identity, key, None if known is None else known[0], fenced, dialled=dialled)
         if known is None and key.tier == TIER_OPERATOR:
             check_room(self.identity, key, sum(one.tier == TIER_OPERATOR for one, _ in self._peers.values()))
         if known is None and len(self._peers) >= PEERS_MAX:
@@ -246,11 +246,11 @@ class PeerTable:
         One call handles some of the peers: a thousand would delay clients by milliseconds. True at the end of the
         sweep.
         """
-        if not self._unheeded:
-            self._unheeded = list(self._peers)
-        spoke = 0
-        for _ in range(min(HEEDED_MAX, len(self._unheeded))):
-            node = self._unheeded.pop()
+        if not self._unchecked:
+            self._unchecked = list(self._peers)
+        sent = 0
+        for _ in range(min(CHECKED_MAX, len(self._unchecked))):
+            node = self._unchecked.pop()
             if node not in self._peers:
                 continue
             key, peer = self._peers[node]
@@ -260,10 +260,10 @@ class PeerTable:
             if silence.owes_word(peer.link.last_sent) and peer.conn is not None:
                 peer.link.keepalive()
                 self._loop.write(peer.conn, b"")
-                spoke += 1
-                if spoke == SPEAKING_MAX:
+                sent += 1
+                if sent == KEEPALIVES_MAX:
                     break
-        return not self._unheeded
+        return not self._unchecked
 
     def know(self, cluster_map: ClusterMap) -> None:
         """Create a peer for every live node: its link queues messages, in order, before the first connection.
@@ -286,7 +286,7 @@ class PeerTable:
         forgotten = self._named.difference(cluster_map.nodes)
         self._named = set(cluster_map.nodes)
         for node in forgotten:
-            self._condemned.pop(node, None)
+            self._fenced.pop(node, None)
         for node in sorted(self._peers):
             key, peer = self._peers[node]
             entry = cluster_map.nodes.get(node)

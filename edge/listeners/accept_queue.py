@@ -35,8 +35,8 @@ class AcceptQueue(Generic[T]):
     """
 
     def __init__(self, rate: float) -> None:
-        self._known: _Turns[T] = _Turns()
-        self._others: _Turns[T] = _Turns()
+        self._known: _AddressQueues[T] = _AddressQueues()
+        self._others: _AddressQueues[T] = _AddressQueues()
         self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
@@ -98,12 +98,12 @@ class AcceptQueue(Generic[T]):
         return is_unused and self._known_half.take("", now)
 
 
-class _Turns(Generic[T]):
+class _AddressQueues(Generic[T]):
     """Queued connections of one class, by address."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[float, T]]] = {}  # key -> (arrival, connection), oldest first
-        self._turns: list[tuple[float, int, str]] = []  # heap of (last admission, number, key), one for each key
+        self._order: list[tuple[float, int, str]] = []  # heap of (last admission, number, key), one for each key
         self._admitted: OrderedDict[str, float] = OrderedDict()  # key -> last admission
         self._numbers = itertools.count()
         self._count = 0
@@ -128,18 +128,18 @@ class _Turns(Generic[T]):
         self._count += 1
         if key not in self._waiting:
             self._waiting[key] = deque()
-            heapq.heappush(self._turns, (self._admitted.get(key, -1.0), next(self._numbers), key))
+            heapq.heappush(self._order, (self._admitted.get(key, -1.0), next(self._numbers), key))
         self._waiting[key].append((now, item))
 
     def pop(self, now: float) -> T:
         """Return the oldest connection of the next address."""
-        _, _, key = heapq.heappop(self._turns)
+        _, _, key = heapq.heappop(self._order)
         mine = self._waiting[key]
         _, item = mine.popleft()
         self._count -= 1
         self.note_admission(key, now)
         if mine:
-            heapq.heappush(self._turns, (now, next(self._numbers), key))
+            heapq.heappush(self._order, (now, next(self._numbers), key))
         else:
             del self._waiting[key]
         return item
@@ -168,5 +168,5 @@ class _Turns(Generic[T]):
 
     def _remove(self, key: str) -> None:
         del self._waiting[key]
-        self._turns = [turn for turn in self._turns if turn[2] != key]
-        heapq.heapify(self._turns)
+        self._order = [turn for turn in self._order if turn[2] != key]
+        heapq.heapify(self._order)

@@ -22,7 +22,7 @@ __all__ = ["WAITS", "AdmissionControl", "Admit", "ConnectionSlot"]
 
 WAITS = "waits"  # in place of a counter: the connection is queued
 ADDRESS_RATE = "refused_accept_rate_address"  # counters
-IDLE_PURSES = 65_536  # of addresses without a connection that have used tokens
+IDLE_LIMITS_MAX = 65_536  # of addresses without a connection that have used tokens
 NUMBER, ADDRESS_NUMBER = "refused_connections_listener", "refused_connections_address"
 
 
@@ -43,8 +43,8 @@ class ConnectionSlot:
 
     __slots__ = ("_intake", "_known", "address", "conn", "metered", "place")
 
-    def __init__(self, intake: "AdmissionControl", address: str, metered: bool) -> None:
-        self._intake: AdmissionControl | None = intake
+    def __init__(self, admission: "AdmissionControl", address: str, metered: bool) -> None:
+        self._intake: AdmissionControl | None = admission
         self.address = address
         self.metered = metered
         self.conn: LoopConnection | None = None
@@ -73,9 +73,9 @@ class ConnectionSlot:
         if self.place is not None:
             self.place.leave()
             self.place = None
-        intake, self._intake = self._intake, None
-        if intake is not None:
-            intake.left(self)
+        admission, self._intake = self._intake, None
+        if admission is not None:
+            admission.left(self)
 
 
 # Called with a client's address, "" if unknown; returns ("", its slot), (counter of the refusal, None), or (WAITS,
@@ -99,9 +99,9 @@ class AdmissionControl:
     def __init__(self, limits: ListenerLimits, trusted: Sequence[str]) -> None:
         self._limits = limits
         self._trusted = TrustedNetworks(trusted)
-        self._seats = 0
+        self._slots = 0
         self._by_address: dict[str, int] = {}
-        self._purses: dict[str, SharedRateLimit] = {}  # of addresses with connections
+        self._rate_limits: dict[str, SharedRateLimit] = {}  # of addresses with connections
         self._idle: dict[str, SharedRateLimit] = {}
         self.queue: AcceptQueue[object] | None = None
         self._unlimited: list[object] = []  # were queued when the limit was removed
@@ -119,7 +119,7 @@ class AdmissionControl:
             self.queue.set_rate(limits.accept_rate_max)
         address_rate = _buckets(limits.accept_rate_address_max)
         self._address_rate = None if address_rate is None else AddressBuckets(address_rate, self._trusted)
-        for purse in (*self._purses.values(), *self._idle.values()):
+        for purse in (*self._rate_limits.values(), *self._idle.values()):
             purse.limit(*_together(limits))
 
     def purse(self, seat: ConnectionSlot) -> SharedRateLimit | None:
@@ -128,14 +128,14 @@ class AdmissionControl:
         if not any(rates) or not seat.metered:
             return None
         key = address_key(seat.address)
-        purse = self._purses.get(key)
+        purse = self._rate_limits.get(key)
         if purse is None:
             known = self._idle.pop(key) if key in self._idle else SharedRateLimit(*rates)
-            purse = self._purses[key] = known
+            purse = self._rate_limits[key] = known
         return purse
 
     def __len__(self) -> int:
-        return self._seats
+        return self._slots
 
     @property
     def connections_max(self) -> int:
@@ -164,7 +164,7 @@ class AdmissionControl:
         most = limits.connections_address_max
         if most and self.is_metered(address) and self._by_address.get(address_key(address), 0) >= most:
             return ADDRESS_NUMBER
-        if limits.connections_listener_max and self._seats >= limits.connections_listener_max:
+        if limits.connections_listener_max and self._slots >= limits.connections_listener_max:
             return NUMBER
         return ""
 
@@ -176,7 +176,7 @@ class AdmissionControl:
     def enter(self, address: str) -> ConnectionSlot:
         """Take a slot for an admitted connection."""
         seat = ConnectionSlot(self, address, self.is_metered(address))
-        self._seats += 1
+        self._slots += 1
         if seat.metered:
             key = address_key(address)
             self._by_address[key] = self._by_address.get(key, 0) + 1
@@ -184,7 +184,7 @@ class AdmissionControl:
 
     def left(self, seat: ConnectionSlot) -> None:
         """Free a slot; ``ConnectionSlot.leave`` calls it once."""
-        self._seats -= 1
+        self._slots -= 1
         if not seat.metered:
             return
         key = address_key(seat.address)
@@ -193,10 +193,10 @@ class AdmissionControl:
             self._by_address[key] = count
             return
         del self._by_address[key]
-        purse = self._purses.pop(key, None)
+        purse = self._rate_limits.pop(key, None)
         if purse is not None:  # a reconnect must not refill it
             self._idle[key] = purse
-            if len(self._idle) > IDLE_PURSES:
+            if len(self._idle) > IDLE_LIMITS_MAX:
                 del self._idle[next(iter(self._idle))]
 
 

@@ -17,7 +17,7 @@ __all__ = ["advertised_addresses"]
 logger = logging.getLogger(__name__)
 
 WILDCARDS = ("", "0.0.0.0", "::", "[::]")
-ELSEWHERE = (
+EXTERNAL_ADDRESS = (
     "192.0.2.1",
     ":",
     "9",
@@ -59,7 +59,7 @@ def _host_of(seen: str, seeds: Sequence[str]) -> str:
 
 def _facing(seeds: Sequence[str]) -> str | None:
     discovery = importlib.import_module("membership.discovery")  # saves its import at the start of other edges
-    host, _, port = seeds[0].rpartition(":") if seeds else ELSEWHERE
+    host, _, port = seeds[0].rpartition(":") if seeds else EXTERNAL_ADDRESS
     try:
         found: str | None = discovery.local_address_towards((host.strip("[]"), int(port)))
     except (ValueError, OSError):  # an unresolved name, or no port

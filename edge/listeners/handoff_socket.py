@@ -23,8 +23,8 @@ NAME = "hand-over.sock"
 ADDRESS_CHARACTERS_MAX = 255  # of the map: ``wire/messages/ranges.py``
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all processes of this kernel
 BALANCERS_MAX = 16  # at once
-OFFERS_PER_TURN = 64
-AGAIN_S = 0.1
+OFFERS_PER_WAKEUP = 64
+RETRY_S = 0.1
 DESCRIPTOR_BYTES = struct.calcsize("i")
 DESCRIPTORS_MAX = 4  # received in one message: one is correct, the others are closed
 
@@ -76,7 +76,7 @@ class HandoffSocket:
                         try:
                             balancer, _ = listening.accept()
                         except OSError:  # the balancer left, or no descriptor is free: it stays in the backlog
-                            await trio.sleep(AGAIN_S)
+                            await trio.sleep(RETRY_S)
                         else:
                             nursery.start_soon(self._serve, balancer)
             finally:
@@ -91,14 +91,14 @@ class HandoffSocket:
             balancer.setblocking(False)
             self._balancers += 1
             try:
-                while await self._turn(balancer):
+                while await self._answer_pending(balancer):
                     self._after()
             except OSError:
                 self._count("balancers_failed")
             finally:
                 self._balancers -= 1
 
-    async def _turn(self, balancer: socket.socket) -> bool:
+    async def _answer_pending(self, balancer: socket.socket) -> bool:
         """Answer all pending offers; False at the end."""
 
         def answer(verdict: HandoffReply) -> bool:
@@ -108,7 +108,7 @@ class HandoffSocket:
                 return False
 
         await trio.lowlevel.wait_readable(balancer)
-        for _ in range(OFFERS_PER_TURN):
+        for _ in range(OFFERS_PER_WAKEUP):
             try:
                 offer = _receive(balancer)
             except BlockingIOError:
@@ -121,8 +121,8 @@ class HandoffSocket:
 
 def _receive(balancer: socket.socket) -> Offer:
     """Read one message with its descriptors, with close-on-exec set (``socket.recv_fds`` omits it)."""
-    room = socket.CMSG_LEN(DESCRIPTORS_MAX * DESCRIPTOR_BYTES)
-    data, ancillary, flags, _ = balancer.recvmsg(HAND_OVER_BYTES_MAX + 1, room, socket.MSG_CMSG_CLOEXEC)
+    size = socket.CMSG_LEN(DESCRIPTORS_MAX * DESCRIPTOR_BYTES)
+    data, ancillary, flags, _ = balancer.recvmsg(HAND_OVER_BYTES_MAX + 1, size, socket.MSG_CMSG_CLOEXEC)
     descriptors: list[int] = []
     for level, kind, raw in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

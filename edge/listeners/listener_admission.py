@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edge.listeners.page_origins import PageOrigins
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 
-__all__ = ["ListenerAdmission", "front_door", "listener_filter"]
+__all__ = ["ListenerAdmission", "listener_filter", "proxy_admission"]
 
 
 class ListenerAdmission:
@@ -24,7 +24,7 @@ class ListenerAdmission:
         self.begin = begin
 
 
-def front_door(versions: str, networks: tuple[str, ...]) -> ListenerAdmission | None:
+def proxy_admission(versions: str, networks: tuple[str, ...]) -> ListenerAdmission | None:
     """Return the reader of PROXY headers of "v1", "v2" or "any" version; None for "none"."""
     if versions == "none":
         return None

@@ -96,7 +96,7 @@ class ListenerEndpoints:
                 say(logger, "listener.resumed", listener=name, actor=order.actor)
             self._node.journal.note("listener", "paused" if pauses else "resumed", detail=f"{name} by {order.actor}")
         state = "paused" if pauses else ("open" if self._open else "drained")
-        return NodeOrdered(order.request, 1, [f"state {state}", f"connections {len(listener.intake)}"])
+        return NodeOrdered(order.request, 1, [f"state {state}", f"connections {len(listener.admission)}"])
 
     def look(self) -> RowSource:
         """Return the rows of the listeners for operators' queries."""
@@ -110,8 +110,8 @@ class ListenerEndpoints:
             "kind": lambda each: each.settings.protocol,
             "bind": lambda each: address_of(each.socket),
             "state": self._state,
-            "connections": lambda each: len(each.intake),
-            "connections_max": lambda each: each.intake.connections_max or None,
+            "connections": lambda each: len(each.admission),
+            "connections_max": lambda each: each.admission.connections_max or None,
             "node": lambda _: self._node.name,
             "tls": lambda each: each.settings.tls,
             "client_certificates": lambda each: each.settings.require_client_certificate,

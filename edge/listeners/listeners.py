@@ -16,7 +16,7 @@ from conf.limit_names import LIMIT_NAMES
 from conf.served_hosts import ServedHosts
 from conf.settings import ListenerSettings
 from edge.listeners.admission_control import AdmissionControl
-from edge.listeners.listener_admission import front_door, listener_filter
+from edge.listeners.listener_admission import listener_filter, proxy_admission
 from edge.listeners.page_origins import PageOrigins
 from edge.loop.options import StreamFilter
 from edge.node.limits import ListenerPolicy
@@ -54,14 +54,14 @@ class EdgeListener:
         self.settings = settings
         self.policy = policy_of(settings)  # a reload of limits replaces it
         self.context = listener_context(settings, gateways)  # a reload replaces it, for the next handshakes
-        self.intake = AdmissionControl(settings, self.policy.unmetered)
+        self.admission = AdmissionControl(settings, self.policy.unmetered)
         self.hosts = ServedHosts([settings.bind, host_of(settings.advertise)])
         self.hosts.set_certified(certified_hosts(settings))
         pages = PageOrigins(settings.origins, "https" if settings.tls else "http", self.hosts)
         self._filter = listener_filter(
             settings.protocol, settings.path, pages, joined=settings.packets_per_frame == "many"
         )
-        self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
+        self.proxy_admission = proxy_admission(settings.proxy_protocol, settings.proxy_trusted)
         what = f"listener {settings.name}"
         self.socket = bind_socket(settings.bind, settings.port, what)
         if settings.port == 0:  # a shut socket keeps its port only if it was bound explicitly

@@ -50,10 +50,10 @@ class PageOrigins:
         """
         if not origins:
             return None
-        counter, why = self._judge(origins, host, local)
+        counter, why = self._check(origins, host, local)
         return RefusedPage(counter, plain_text(" ".join(origins)), plain_text(host), why) if counter else None
 
-    def _judge(self, origins: Sequence[str], host: str, local: str) -> tuple[str, str]:
+    def _check(self, origins: Sequence[str], host: str, local: str) -> tuple[str, str]:
         if len(origins) > 1:
             return ORIGIN_REFUSED, "more than one Origin header"
         if self._listed:

@@ -95,7 +95,7 @@ class ProxiedSocket(FirstBytes):
         if not waiting:
             return self._ended()
         if self.header.complete:
-            return self._client_came()
+            return self._admit_client()
         try:
             count = self.header.take(waiting)
         except InvalidProxyHeader:
@@ -104,9 +104,9 @@ class ProxiedSocket(FirstBytes):
         borrowed.recv(count)
         # A header without an address (UNKNOWN, LOCAL) may precede a health check. A check of the port sends no data
         # after it; a check of the service sends TLS or MQTT and is served [PROXY protocol, 2.2].
-        return self._client_came() if self.header.complete and len(waiting) > count else FirstBytes.MORE
+        return self._admit_client() if self.header.complete and len(waiting) > count else FirstBytes.MORE
 
-    def _client_came(self) -> int:
+    def _admit_client(self) -> int:
         """Admit the client by the address in the header, before its handshake."""
         if self._admit is not None:
             outcome, seat = self._admit(self.source[0] if self.source is not None else "")

@@ -145,8 +145,8 @@ def _options(header: bytes, at: int) -> list[tuple[int, bytes]]:
     for kind, start, end in _walk(header, at):
         value = header[start:end]
         if kind == CHECKSUM:
-            told = int.from_bytes(value, "big")
-            if len(value) != 4 or told != crc32c(header[:start] + bytes(4) + header[end:]):
+            checksum = int.from_bytes(value, "big")
+            if len(value) != 4 or checksum != crc32c(header[:start] + bytes(4) + header[end:]):
                 raise InvalidProxyHeader("wrong checksum")
         found.append((kind, value))
     if sum(1 for kind, _ in found if kind == TLS) > 1:

@@ -68,7 +68,7 @@ class SocketHandoff:
         """
         descriptors = list(offer.descriptors)
         try:
-            message, verdict = self._judge(now, offer)
+            message, verdict = self._check(now, offer)
             self._count(f"handed_over_{verdict.name.lower()}")
             if not answer(verdict) or verdict is not HandoffReply.TAKEN or message is None:
                 return
@@ -80,7 +80,7 @@ class SocketHandoff:
             for fd in descriptors:
                 os.close(fd)
 
-    def _judge(self, now: float, offer: Offer) -> tuple[SocketHandoffRequest | None, HandoffReply]:
+    def _check(self, now: float, offer: Offer) -> tuple[SocketHandoffRequest | None, HandoffReply]:
         if len(offer.data) > HAND_OVER_BYTES_MAX or offer.flags & socket.MSG_TRUNC:
             return None, HandoffReply.UNUSABLE
         if not offer.descriptors and offer.flags & socket.MSG_CTRUNC:

@@ -104,15 +104,15 @@ class WebSocketServer:
         self._open = False
         self._handshake_bytes = 0
         self._clock = clock
-        self._controls_paid = 0.0  # end of the used part of the control frames' rate
+        self._controls_used_until = 0.0  # end of the used part of the control frames' rate
         self._tiny = 0
         self._fragments = self._fragment_bytes = 0  # of the incomplete message
 
     def __del__(self) -> None:
         """Free the parser of a closed connection."""
-        self._let_go()
+        self._free_parser()
 
-    def _let_go(self) -> None:
+    def _free_parser(self) -> None:
         """Free the parser, a generator that references itself: a node rarely runs the collection of old cycles.
 
         This also frees its unread data, up to half a megabyte after a burst on a lingering connection.
@@ -144,7 +144,7 @@ class WebSocketServer:
 
     def _end(self) -> None:
         self.ended = True
-        self._let_go()
+        self._free_parser()
 
     def _take(self, event: object, received: bytearray) -> bool:
         """Handle one event; False ends the connection."""
@@ -153,7 +153,7 @@ class WebSocketServer:
             if not self._note_length(event):
                 return self._refuse(CloseReason.POLICY_VIOLATION)
         elif isinstance(event, Request):
-            status = self._judge(event)
+            status = self._check_handshake(event)
             if status:
                 self._output += self._connection.send(RejectConnection(status_code=status))
                 return False
@@ -164,10 +164,10 @@ class WebSocketServer:
             self._output += self._connection.send(AcceptConnection(chosen, [self._frame_limit]))
             self._open = True
         elif isinstance(event, Ping | Pong):
-            paid = max(self._controls_paid, self._clock()) + 1 / CONTROL_RATE
-            if paid > self._clock() + CONTROL_BURST / CONTROL_RATE:
+            used_until = max(self._controls_used_until, self._clock()) + 1 / CONTROL_RATE
+            if used_until > self._clock() + CONTROL_BURST / CONTROL_RATE:
                 return self._refuse(CloseReason.POLICY_VIOLATION)
-            self._controls_paid = paid
+            self._controls_used_until = used_until
             if isinstance(event, Ping):
                 self._output += self._connection.send(event.response())
         elif isinstance(event, TextMessage):
@@ -194,13 +194,13 @@ class WebSocketServer:
         short = self._fragments > FRAGMENTS_MAX and self._fragment_bytes < FRAGMENT_BYTES * self._fragments
         return not short and self._tiny <= TINY_FRAMES_MAX
 
-    def _judge(self, request: Request) -> int:
+    def _check_handshake(self, request: Request) -> int:
         """Return 0, or the status that refuses the handshake."""
         if self._path and request.target.partition("?")[0] != self._path:
             self.refusal = "websocket_paths_refused"
             return 404
-        told = [value.decode("latin-1") for name, value in request.extra_headers if name.lower() == b"origin"]
-        self.refused_page = self._pages.refuse(told, request.host, self._local)
+        origins = [value.decode("latin-1") for name, value in request.extra_headers if name.lower() == b"origin"]
+        self.refused_page = self._pages.refuse(origins, request.host, self._local)
         if self.refused_page is not None:
             self.refusal = self.refused_page.counter
             return 403

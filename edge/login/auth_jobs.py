@@ -37,17 +37,17 @@ class AuthJobs:
             ticket: Of its chain.
         """
         address = ticket.credentials.address
-        out = None
+        displaced = None
         if len(self._addresses) >= self._waiting_max:
             most = max(self._by_address, key=lambda each: len(self._by_address[each]))
             if len(self._by_address[most]) <= len(self._by_address.get(address, ())):
                 return number
-            out = next(reversed(self._by_address[most]))
-            self.withdraw(out)
+            displaced = next(reversed(self._by_address[most]))
+            self.withdraw(displaced)
         self._by_address.setdefault(address, OrderedDict())[number] = ticket
         self._addresses[number] = address
         self.came()
-        return out
+        return displaced
 
     def take(self) -> tuple[int, Ticket] | None:
         """Return the next login, None if the queue is empty."""

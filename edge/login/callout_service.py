@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_S = 0.5
 ANSWER_S = 2.0
-AT_ONCE = 32
+CONCURRENT_MAX = 32
 CLOSE_S = 1.0
 
 
@@ -61,7 +61,7 @@ class ServerConnections:
         self.asking = 0
         self.client = httpx.AsyncClient(
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-            limits=httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE),
+            limits=httpx.Limits(max_connections=CONCURRENT_MAX, max_keepalive_connections=CONCURRENT_MAX),
             verify=context,
             trust_env=False,
         )
@@ -89,14 +89,14 @@ class Server:
         self.headers = {"Content-Type": content, "Accept-Encoding": "identity"}
         self.door = ServerConnections(context)
         self.breaker = Breaker()
-        self.is_said = False  # it was logged that requests stopped
+        self.is_failure_logged = False  # it was logged that requests stopped
 
     def tell(self, problem: str) -> None:
         """Log once that requests stop or resume."""
-        if self.breaker.closed == (not self.is_said):
+        if self.breaker.closed == (not self.is_failure_logged):
             return
-        self.is_said = not self.is_said
-        if self.is_said:
+        self.is_failure_logged = not self.is_failure_logged
+        if self.is_failure_logged:
             say(logger, "login.server_fails", listener=self.listener, setting=self.setting, problem=problem)
         else:
             say(logger, "login.server_answers", listener=self.listener, setting=self.setting)
@@ -127,7 +127,7 @@ class CalloutService:
         self._desk = desk
         self._done = done
         self._came = trio.Event()
-        self._asking = 0
+        self._running = 0
         self._retired: list[ServerConnections] = []
         self.outcomes: Counter[tuple[str, ...]] = Counter()
 
@@ -159,15 +159,15 @@ class CalloutService:
                     for door in [door for door in self._retired if not door.asking]:
                         self._retired.remove(door)
                         nursery.start_soon(door.close)
-                    self._hand_out(nursery)
+                    self._start_requests(nursery)
                     await self._came.wait()
         finally:
             with trio.CancelScope(shield=True):
                 for door in [*self._retired, *(server.door for server in self._servers.values())]:
                     await door.close()
 
-    def _hand_out(self, nursery: trio.Nursery) -> None:
-        while self._asking < AT_ONCE and (taken := self._desk.take()) is not None:
+    def _start_requests(self, nursery: trio.Nursery) -> None:
+        while self._running < CONCURRENT_MAX and (taken := self._desk.take()) is not None:
             number, ticket = taken
             server, question = self._servers.get(ticket.credentials.listener), self._question_of(ticket)
             if server is None or question is None:
@@ -176,7 +176,7 @@ class CalloutService:
             kept = question.kept
             permit = server.breaker.ask(boot_time()) if kept is None else 0
             if permit:
-                self._asking += 1
+                self._running += 1
                 nursery.start_soon(self._ask, server, permit, number, ticket, question)
             else:
                 self.outcomes[server.listener, "cached" if kept is not None else "breaker_open"] += 1
@@ -189,7 +189,7 @@ class CalloutService:
             reply, problem = await _post(door.client, server, question.body)
         finally:
             door.asking -= 1
-            self._asking -= 1
+            self._running -= 1
             self._came.set()
         server.breaker.done(permit, reply is not None and reply.status < 500, boot_time())
         server.tell(problem or (f"status {reply.status}" if reply is not None else ""))

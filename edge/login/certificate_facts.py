@@ -15,8 +15,8 @@ from edge.loop.state import LoopConnection
 from edge.node.limits import ListenerPolicy
 
 __all__ = [
-    "KEPT",
-    "KEPT_BYTES_MAX",
+    "CACHED_BYTES_MAX",
+    "CACHED_MAX",
     "CertificateReader",
     "FromHeader",
     "InvalidCertificate",
@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 KINDS = tuple(NameKind)
-KEPT = 1_024  # cached certificates: parsing one costs more than the rest of a login
-KEPT_BYTES_MAX = 4_096  # of a cached one
+CACHED_MAX = 1_024  # cached certificates: parsing one costs more than the rest of a login
+CACHED_BYTES_MAX = 4_096  # of a cached one
 
 
 class InvalidCertificate(ValueError):
@@ -55,14 +55,16 @@ def shown_facts(conn: LoopConnection) -> CertificateFacts | None:
     der: bytes | None = conn.tls.getpeercert(True)
     if not der:
         return None
-    return _kept_facts(der) if len(der) <= KEPT_BYTES_MAX else _read_facts(der)
+    return _cached_facts(der) if len(der) <= CACHED_BYTES_MAX else _read_facts(der)
 
 
 def _read_facts(der: bytes) -> CertificateFacts:
     return certificate_facts(der, KINDS, ocsp=False)
 
 
-_kept_facts = lru_cache(KEPT)(_read_facts)  # a pure function of the bytes; dates and lists are checked at each login
+_cached_facts = lru_cache(CACHED_MAX)(
+    _read_facts
+)  # a pure function of the bytes; dates and lists are checked at each login
 
 
 def facts_of(

@@ -21,17 +21,17 @@ from wire.decoding import Unreadable, strictly
 from wire.messages.control import Control
 from wire.messages.policy import USERS_ASKED_MAX, AskCredentials, FetchUsers, UserRecords
 
-__all__ = ["Heard", "UserQuestions", "principal_now", "record_of"]
+__all__ = ["UserCallback", "UserQuestions", "principal_now", "record_of"]
 
 ANSWER_S = 0.5  # of a live router
 BEHIND_S = 0.1  # until the next request after a response older than this edge's view
-ASKS_MAX = 6  # requests for a login; unlimited for live clients, because the epoch is not acknowledged before
-QUESTIONS_MAX = 32  # pending requests; a login has its own
-LOOKS_MAX = USERS_ASKED_MAX  # users in one lookup request, and callbacks for one user
+ATTEMPTS_MAX = 6  # requests for a login; unlimited for live clients, because the epoch is not acknowledged before
+REQUESTS_MAX = 32  # pending requests; a login has its own
+LOOKUPS_MAX = USERS_ASKED_MAX  # users in one lookup request, and callbacks for one user
 KNOWN_MAX = 10_000  # cached users, until the policy changes
 
-Heard = Callable[[str, User | None], None]  # the user of a name
-Told = Callable[[User | None], None]
+UserCallback = Callable[[str, User | None], None]  # the user of a name
+LookupCallback = Callable[[User | None], None]
 Done = Callable[[int, Ticket, object], None]
 
 
@@ -49,23 +49,23 @@ class CredentialLookupIO(Protocol):
         """Count an event."""
 
 
-class _Question:
+class _UserRequest:
     """Requested names without a response."""
 
-    __slots__ = ("asks", "heard", "logins", "looks", "names", "router", "until")
+    __slots__ = ("attempts", "heard", "logins", "lookups", "names", "router", "until")
 
     def __init__(
         self,
         names: set[str],
         logins: dict[str, list[tuple[int, Ticket]]],
-        heard: Heard | None,
-        looks: dict[str, list[Told]] | None = None,
+        heard: UserCallback | None,
+        lookups: dict[str, list[LookupCallback]] | None = None,
     ) -> None:
         self.names = names
         self.logins = logins
-        self.looks = looks if looks is not None else {}
+        self.lookups = lookups if lookups is not None else {}
         self.heard = heard
-        self.asks = 0
+        self.attempts = 0
         self.router = ""  # the last one that was sent a request
         self.until = float("-inf")
 
@@ -94,14 +94,14 @@ class UserQuestions:
         self._view = view
         self._desk = desk
         self._done = done
-        self._questions: dict[int, _Question] = {}  # by their last request number
+        self._pending: dict[int, _UserRequest] = {}  # by their last request number
         self._numbers = itertools.count(1)
-        self._turn = 0
-        self._looks: dict[str, list[Told]] = {}  # not requested yet
+        self._next_router = 0
+        self._lookups: dict[str, list[LookupCallback]] = {}  # not requested yet
         self._known: dict[str, User | None] = {}  # looked-up users, by the view of ``_known_at``
         self._known_at: tuple[int, bytes] = (-1, b"")
 
-    def look_up(self, name: str, told: Told) -> bool:
+    def look_up(self, name: str, told: LookupCallback) -> bool:
         """Call ``told`` with the record of a user, at once if it is cached for the current view.
 
         Returns:
@@ -113,42 +113,44 @@ class UserQuestions:
         if name in self._known:
             told(self._known[name])
             return True
-        waiting = self._looks.setdefault(name, []) if name in self._looks or len(self._looks) < LOOKS_MAX else None
-        if waiting is None or len(waiting) >= LOOKS_MAX:
+        waiting = (
+            self._lookups.setdefault(name, []) if name in self._lookups or len(self._lookups) < LOOKUPS_MAX else None
+        )
+        if waiting is None or len(waiting) >= LOOKUPS_MAX:
             self._node.count("users_not_looked_up")
             return False
         waiting.append(told)
         return True
 
-    def ask(self, names: Iterable[str], heard: Heard) -> None:
+    def ask(self, names: Iterable[str], heard: UserCallback) -> None:
         """Request users until a router has returned each of them by a policy at least as new as this edge's.
 
         A new call cancels the former one: a new view names every live user again.
         """
-        former = [number for number, question in self._questions.items() if question.heard is not None]
+        former = [number for number, question in self._pending.items() if question.heard is not None]
         for number in former:
-            del self._questions[number]
+            del self._pending[number]
         wanted = sorted(set(names))
         for at in range(0, len(wanted), USERS_ASKED_MAX):
-            self._send(_Question(set(wanted[at : at + USERS_ASKED_MAX]), {}, heard))
+            self._send(_UserRequest(set(wanted[at : at + USERS_ASKED_MAX]), {}, heard))
 
     @property
-    def asks_again(self) -> bool:
+    def has_live_requests(self) -> bool:
         """Whether live clients wait for user records."""
-        return any(question.heard is not None for question in self._questions.values())
+        return any(question.heard is not None for question in self._pending.values())
 
     def step(self, now: float) -> None:
         """Send requests of pending names, and retry those without a response."""
-        for number in [number for number, question in self._questions.items() if now >= question.until]:
-            self._send(self._questions.pop(number))
-        while len(self._questions) < QUESTIONS_MAX and (taken := self._desk.take()) is not None:
-            self._send(_question_of(taken))
-        if self._looks and len(self._questions) < QUESTIONS_MAX:
-            looks, self._looks = self._looks, {}
-            self._send(_Question(set(looks), {}, None, looks))
+        for number in [number for number, question in self._pending.items() if now >= question.until]:
+            self._send(self._pending.pop(number))
+        while len(self._pending) < REQUESTS_MAX and (taken := self._desk.take()) is not None:
+            self._send(_login_request(taken))
+        if self._lookups and len(self._pending) < REQUESTS_MAX:
+            lookups, self._lookups = self._lookups, {}
+            self._send(_UserRequest(set(lookups), {}, None, lookups))
 
-    def _send(self, question: _Question) -> None:
-        if question.heard is None and question.asks >= ASKS_MAX:
+    def _send(self, question: _UserRequest) -> None:
+        if question.heard is None and question.attempts >= ATTEMPTS_MAX:
             self._node.count("users_not_told")
             for waiting in question.logins.values():
                 for number, ticket in waiting:
@@ -156,18 +158,18 @@ class UserQuestions:
             return
         routers = self._routers()
         number = next(self._numbers)
-        question.asks += 1
+        question.attempts += 1
         question.until = self._node.now + ANSWER_S
-        self._questions[number] = question
+        self._pending[number] = question
         if routers:
-            self._turn += 1
-            question.router, names = routers[self._turn % len(routers)], sorted(question.names)
+            self._next_router += 1
+            question.router, names = routers[self._next_router % len(routers)], sorted(question.names)
             is_login = bool(question.logins)
             self._node.tell(question.router, AskCredentials(number, *names) if is_login else FetchUsers(number, names))
 
     def handle(self, router: str, message: UserRecords) -> None:
         """Handle a router's response; an outdated or unrequested one is ignored."""
-        question = self._questions.get(message.request)
+        question = self._pending.get(message.request)
         if question is None or router != question.router:
             self._node.count("users_unasked")
             return
@@ -186,18 +188,18 @@ class UserQuestions:
             question.names.discard(name)
             self._tell(question, name, user)
         if not question.names:
-            del self._questions[message.request]
+            del self._pending[message.request]
 
-    def _tell(self, question: _Question, name: str, user: User | None) -> None:
+    def _tell(self, question: _UserRequest, name: str, user: User | None) -> None:
         if question.heard is not None:
             question.heard(name, user)
         record = record_of(user, self._view()) if user is not None else None
         for number, ticket in question.logins.pop(name, ()):
             self._done(number, ticket, UserFound(name, record))
-        looks = question.looks.pop(name, ())
-        if looks and self._known_at == self._state() and len(self._known) < KNOWN_MAX:
+        lookups = question.lookups.pop(name, ())
+        if lookups and self._known_at == self._state() and len(self._known) < KNOWN_MAX:
             self._known[name] = user
-        for told in looks:
+        for told in lookups:
             told(user)
 
     def _state(self) -> tuple[int, bytes]:
@@ -206,19 +208,19 @@ class UserQuestions:
 
     def next_deadline(self) -> float:
         """Return when the next request or retry is due."""
-        if self._looks and len(self._questions) < QUESTIONS_MAX:
+        if self._lookups and len(self._pending) < REQUESTS_MAX:
             return float("-inf")
-        return min((question.until for question in self._questions.values()), default=float("inf"))
+        return min((question.until for question in self._pending.values()), default=float("inf"))
 
 
 _decode = strictly(msgspec.msgpack.Decoder(User).decode, "user")
 
 
-def _question_of(login: tuple[int, Ticket]) -> _Question:
+def _login_request(login: tuple[int, Ticket]) -> _UserRequest:
     """Return the request of one login: routers send credentials one at a time, and count them."""
     job = login[1].job
     assert isinstance(job, FetchUser)
-    return _Question({job.user}, {job.user: [login]}, None)
+    return _UserRequest({job.user}, {job.user: [login]}, None)
 
 
 def record_of(user: User, view: PolicyView) -> UserRecord | None:

@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 CONNECT_S = 3.0
-LOOK_S = 1.0
+POLL_S = 1.0
 RECENT_S = 2.0  # a login needs no new fetch after one as recent as this
 
 
-class _Place:
+class _KeyEndpoint:
     """One URL, and the logins that wait for it."""
 
     def __init__(self, url: Url, source: "KeySource", context: ssl.SSLContext) -> None:
@@ -43,7 +43,7 @@ class _Place:
         self.waiting: list[tuple[int, Ticket]] = []
         self.wanted = trio.Event()
         self.fetched_at = float("-inf")
-        self.said = ""
+        self.last_problem = ""
 
 
 class KeyRefresh:
@@ -65,17 +65,19 @@ class KeyRefresh:
         self._desk = desk
         self._done = done
         self._came = trio.Event()
-        self._places = {
-            listener.name: _Place(server_url(listener, "token_jwks_url"), sources[listener.name], _context(listener))
+        self._endpoints = {
+            listener.name: _KeyEndpoint(
+                server_url(listener, "token_jwks_url"), sources[listener.name], _context(listener)
+            )
             for listener in listeners
         }
 
     def replace_url(self, listener: str, url: Url) -> None:
         """Fetch the keys of a listener from another URL at once; the former keys stay until then."""
-        place = self._places[listener]
-        place.url = url
-        place.source.expire()
-        place.wanted.set()
+        endpoint = self._endpoints[listener]
+        endpoint.url = url
+        endpoint.source.expire()
+        endpoint.wanted.set()
 
     def came(self) -> None:
         """Wake the service: a login is queued."""
@@ -84,55 +86,55 @@ class KeyRefresh:
     async def run(self) -> None:
         """Fetch until cancelled."""
         async with trio.open_nursery() as nursery:
-            for place in self._places.values():
-                nursery.start_soon(self._keep, place)
+            for endpoint in self._endpoints.values():
+                nursery.start_soon(self._keep, endpoint)
             while True:
-                self._hand_out()
+                self._distribute()
                 self._came = trio.Event()
                 await self._came.wait()
 
-    def _hand_out(self) -> None:
+    def _distribute(self) -> None:
         while (taken := self._desk.take()) is not None:
             number, ticket = taken
-            place = self._places.get(ticket.credentials.listener)
-            if place is None or boot_time() - place.fetched_at < RECENT_S:
+            endpoint = self._endpoints.get(ticket.credentials.listener)
+            if endpoint is None or boot_time() - endpoint.fetched_at < RECENT_S:
                 self._done(number, ticket, None)
             else:
-                place.waiting.append(taken)
-                place.wanted.set()
+                endpoint.waiting.append(taken)
+                endpoint.wanted.set()
 
-    async def _keep(self, place: _Place) -> None:
+    async def _keep(self, endpoint: _KeyEndpoint) -> None:
         while True:
-            with trio.move_on_after(LOOK_S):
-                await place.wanted.wait()
-            if not place.waiting and not place.source.is_due(boot_time()):
+            with trio.move_on_after(POLL_S):
+                await endpoint.wanted.wait()
+            if not endpoint.waiting and not endpoint.source.is_due(boot_time()):
                 continue
-            place.wanted = trio.Event()
-            await self._fetch(place)
-            waiting, place.waiting = place.waiting, []
+            endpoint.wanted = trio.Event()
+            await self._fetch(endpoint)
+            waiting, endpoint.waiting = endpoint.waiting, []
             for number, ticket in waiting:
                 self._done(number, ticket, None)
 
-    async def _fetch(self, place: _Place) -> None:
-        place.source.began(boot_time())
-        url = place.url
-        content, problem = await _content(place)
+    async def _fetch(self, endpoint: _KeyEndpoint) -> None:
+        endpoint.source.began(boot_time())
+        url = endpoint.url
+        content, problem = await _content(endpoint)
         now = boot_time()
-        place.fetched_at = now
+        endpoint.fetched_at = now
         if content is None:
-            place.source.failed(now)
+            endpoint.source.failed(now)
         else:
-            problem = place.source.loaded(content, now)
-        if problem and problem != place.said:
-            say(logger, "login.keys_failed", url=place.url, problem=problem)
-        elif place.said and not problem:
-            say(logger, "login.keys_fetched", url=place.url)
-        place.said = problem
-        if place.url != url:
-            place.source.expire()
+            problem = endpoint.source.loaded(content, now)
+        if problem and problem != endpoint.last_problem:
+            say(logger, "login.keys_failed", url=endpoint.url, problem=problem)
+        elif endpoint.last_problem and not problem:
+            say(logger, "login.keys_fetched", url=endpoint.url)
+        endpoint.last_problem = problem
+        if endpoint.url != url:
+            endpoint.source.expire()
 
 
-async def _content(place: _Place) -> tuple[bytes | None, str]:
+async def _content(endpoint: _KeyEndpoint) -> tuple[bytes | None, str]:
     """Return the body of a response, or None and the error."""
     import httpx
 
@@ -140,8 +142,8 @@ async def _content(place: _Place) -> tuple[bytes | None, str]:
     try:
         with trio.fail_after(ANSWER_S):
             async with (
-                httpx.AsyncClient(timeout=timeout, verify=place.context, trust_env=False) as client,
-                client.stream("GET", place.url.plain, headers={"Accept": "application/json"}) as answer,
+                httpx.AsyncClient(timeout=timeout, verify=endpoint.context, trust_env=False) as client,
+                client.stream("GET", endpoint.url.plain, headers={"Accept": "application/json"}) as answer,
             ):
                 if answer.status_code != httpx.codes.OK:
                     return None, f"status {answer.status_code}"

@@ -56,7 +56,7 @@ class LoginShells:
         }
         for kind, desk in desks.items():
             desk.came = _both(came[kind], kick)
-        logins.add_desks(desks)
+        logins.add_job_queues(desks)
         self.runs: list[Callable[[], Awaitable[None]]] = [
             hashes.run,
             keys.run,

@@ -46,8 +46,8 @@ __all__ = ["ClientLogins", "ConnectingClient", "Done", "LoginReplies"]
 
 logger = logging.getLogger(__name__)
 
-OPEN_DOOR = object()  # login of a client without any check, until CONNACK is written
-LOOK_S = 1.0  # between checks of the wall clock, which may be set, for expired principals
+UNCHECKED = object()  # login of a client without any check, until CONNACK is written
+CLOCK_CHECK_S = 1.0  # between checks of the wall clock, which may be set, for expired principals
 RENEWAL_NS = 250_000_000  # of a connection's rate: re-authentication runs the chain and compiles rules
 RENEWED_FILTER_NS = 2_000_000  # and for each of its filters, which are authorized: 20 us, 150 with many rules
 NAMES = {  # of counters, by the code of the refusal
@@ -153,12 +153,12 @@ class ClientLogins:
         self._client_of = client_of
         self._read_certificate = read_certificate
         self._utc = utc
-        self._desks: dict[str, AuthJobs] = {}
+        self._queues: dict[str, AuthJobs] = {}
         self._results: deque[tuple[int, Ticket, object]] = deque()  # at most one of each waiting login
         self._taken = 0  # how often permissions were removed
         self._ends: dict[int, float] = {}  # number of a connection -> expiry of its principal, utc
         self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with outdated ones
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._answers: LoginReplies | None = None
         self._sweep: LiveSweep[ConnectingClient] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
 
@@ -166,9 +166,9 @@ class ClientLogins:
         """Set the receiver of responses to clients."""
         self._answers = answers
 
-    def add_desks(self, desks: Mapping[str, AuthJobs]) -> None:
+    def add_job_queues(self, desks: Mapping[str, AuthJobs]) -> None:
         """Add queues for jobs of these kinds; without a queue a job fails, and its client gets 0x88."""
-        self._desks.update(desks)
+        self._queues.update(desks)
 
     # --- packets
 
@@ -176,8 +176,8 @@ class ClientLogins:
         """Start the chain of a well-formed CONNECT."""
         packet = client.connect
         assert packet is not None
-        if self._is_door_open(client, packet):
-            client.principal, client.login = Principal("", ANONYMOUS, client.client_id), OPEN_DOOR
+        if self._needs_no_check(client, packet):
+            client.principal, client.login = Principal("", ANONYMOUS, client.client_id), UNCHECKED
             self._chains.of(client.policy).outcomes["admitted"] += 1
             go_on(client)
             return
@@ -191,23 +191,23 @@ class ClientLogins:
             client.authentication = Authentication(credentials.method)
         self._begin(client, credentials, go_on)
 
-    def _is_door_open(self, client: ConnectingClient, packet: Connect) -> bool:
+    def _needs_no_check(self, client: ConnectingClient, packet: Connect) -> bool:
         """Return whether a client needs no check: no steps, no bans, no certificate, no method."""
         return (
             self._chains.of(client.policy).asks_nothing
             and not len(self._chains.bans.view.bans)
             and client.first_bytes is None
             and PropertyId.AUTHENTICATION_METHOD not in packet.properties
-            and self._shows_none(client)
+            and self._has_no_certificate(client)
         )
 
-    def _shows_none(self, client: ConnectingClient) -> bool:
+    def _has_no_certificate(self, client: ConnectingClient) -> bool:
         try:
             return self._read_certificate(client.conn) is None
         except ValueError:
             return False
 
-    def take_auth(self, client: ConnectingClient, first_byte: int, body: bytes) -> None:
+    def handle_auth(self, client: ConnectingClient, first_byte: int, body: bytes) -> None:
         """Handle an AUTH packet: the next message of an exchange, or the start of a re-authentication.
 
         Raises:
@@ -257,13 +257,13 @@ class ClientLogins:
     # --- the chain
 
     @property
-    def moment(self) -> TimePoint:
+    def time_point(self) -> TimePoint:
         """The time of this iteration."""
         return TimePoint(self._node.now, self._utc())
 
     def _begin(self, client: ConnectingClient, credentials: Credentials, go_on: GoOn, *, again: bool = False) -> None:
         client.login = _Login(credentials, go_on, self._taken, again)
-        self._take(client, self._chains.of(client.policy).begin(credentials, self.moment))
+        self._take(client, self._chains.of(client.policy).begin(credentials, self.time_point))
 
     def _resume(self, client: ConnectingClient, ticket: Ticket, result: object) -> None:
         login = client.login
@@ -271,7 +271,7 @@ class ClientLogins:
         login.ticket = None
         if isinstance(result, ClientData):
             login.taken = self._taken  # earlier steps had no data to check, and this step checks it only now
-        self._take(client, self._chains.of(client.policy).resume(ticket, result, self.moment))
+        self._take(client, self._chains.of(client.policy).resume(ticket, result, self.time_point))
 
     def _take(self, client: ConnectingClient, outcome: Outcome) -> None:
         """Handle an outcome of the chain."""
@@ -298,15 +298,15 @@ class ClientLogins:
             self._loop.write(client.conn, encode_auth(client.authentication, job.data, ends=False))
             self._loop.resume(client.conn)
             return
-        desk = self._desks.get(job.kind)
+        desk = self._queues.get(job.kind)
         if desk is None:
             self._resume(client, ticket, None)
             return
-        out = desk.put(client.number, ticket)
-        if out is None:
+        displaced = desk.put(client.number, ticket)
+        if displaced is None:
             return
         self._node.count(f"refused_login_queue_{job.kind}")
-        found = client if out == client.number else self._client_of(out)
+        found = client if displaced == client.number else self._client_of(displaced)
         if found is not None:
             self._refuse(found, LoginRefused(ReasonCode.SERVER_BUSY, f"too many wait for a job: {job.kind}"))
 
@@ -327,7 +327,7 @@ class ClientLogins:
         if principal.expires_at_utc is not None:
             self._ends[client.number] = principal.expires_at_utc
             heapq.heappush(self._next_ends, (principal.expires_at_utc, client.number))
-            self._look_at = 0.0
+            self._check_at = 0.0
             self._node.wake()
             self._forget_former_ends()
         login.go_on(client)
@@ -336,8 +336,8 @@ class ClientLogins:
         login, client.login = client.login, None
         code = refused.code
         if code != ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # a wrong proof of an exchange gets 0x87
-            gave = isinstance(login, _Login) and bool(login.credentials.method or login.credentials.password)
-            guessed = guessed and gave and code == ReasonCode.NOT_AUTHORIZED
+            has_credentials = isinstance(login, _Login) and bool(login.credentials.method or login.credentials.password)
+            guessed = guessed and has_credentials and code == ReasonCode.NOT_AUTHORIZED
         self._node.count(f"refused_login_{NAMES.get(code, 'other')}")
         say(logger, "login.refused", reason_code=code, why=refused.reason)
         user = login.credentials.user if isinstance(login, _Login) else None
@@ -353,9 +353,9 @@ class ClientLogins:
         Otherwise it is refused, or its chain runs again and ``go_on`` is called when it is accepted.
         """
         login, principal = client.login, client.principal
-        if login is OPEN_DOOR:
+        if login is UNCHECKED:
             assert client.connect is not None
-            if self._is_door_open(client, client.connect):
+            if self._needs_no_check(client, client.connect):
                 client.login = None
                 return True
             self.begin(client, go_on)  # a new ban, or another chain
@@ -364,7 +364,7 @@ class ClientLogins:
         if login.taken != self._taken:
             self._begin(client, login.credentials, go_on, again=True)
             return False
-        refused = self._chains.of(client.policy).look_again(login.credentials, principal, self.moment)
+        refused = self._chains.of(client.policy).look_again(login.credentials, principal, self.time_point)
         if refused is not None:
             self._refuse(client, refused)
             return False
@@ -376,14 +376,14 @@ class ClientLogins:
         """Number of stored expiries, including those of disconnected clients."""
         return len(self._next_ends)
 
-    def rights_taken(self) -> None:
+    def permissions_removed(self) -> None:
         """Discard earlier results: a policy step removed permissions, or files of users were reloaded."""
         self._taken += 1
         self._chains.forget_answers()
 
     def end_those(self, is_gone: Callable[[ConnectingClient], bool]) -> None:
         """Run the chains of waiting logins again, and close live clients without permission: files were reloaded."""
-        self.rights_taken()
+        self.permissions_removed()
         self._sweep.begin(is_gone)
         self._node.wake()
 
@@ -416,7 +416,7 @@ class ClientLogins:
             login = client.login if client is not None else None
             if client is not None and isinstance(login, _Login) and login.ticket is ticket and not client.conn.closed:
                 self._resume(client, ticket, result)
-        if self._next_ends and now >= self._look_at:
+        if self._next_ends and now >= self._check_at:
             self._end_expired(now)
         self._sweep.step()
 
@@ -429,21 +429,21 @@ class ClientLogins:
                 del self._ends[number]
                 assert self._answers is not None
                 self._answers.expired(client)
-        wait_s = self._next_ends[0][0] - utc if self._next_ends else LOOK_S
-        self._look_at = now + min(LOOK_S, wait_s)
+        wait_s = self._next_ends[0][0] - utc if self._next_ends else CLOCK_CHECK_S
+        self._check_at = now + min(CLOCK_CHECK_S, wait_s)
 
     def next_deadline(self) -> float:
         """Return when the clock is checked again, or when a sweep continues."""
         if self._sweep.busy:
             return 0.0
-        return self._look_at if self._next_ends else float("inf")
+        return self._check_at if self._next_ends else float("inf")
 
     def closed(self, client: ConnectingClient, why: int) -> None:
         """Remove the login of a closed connection."""
         del why
         login, client.login = client.login, None
         if isinstance(login, _Login) and login.ticket is not None:
-            desk = self._desks.get(login.ticket.job.kind)
+            desk = self._queues.get(login.ticket.job.kind)
             if desk is not None:
                 desk.withdraw(client.number)
         if self._ends.pop(client.number, None) is not None:

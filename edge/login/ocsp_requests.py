@@ -19,7 +19,7 @@ __all__ = ["ocsp_questions"]
 OK = 200
 
 
-class _Question:
+class _OcspRequest:
     """The request about one certificate."""
 
     kept: None = None
@@ -52,7 +52,7 @@ def ocsp_questions(listeners: Sequence[ListenerSettings], desk: AuthJobs, done: 
             one.name, "ocsp_url", server_url(one, "ocsp_url"), "application/ocsp-request", tls_context(None)
         )
 
-    def question_of(ticket: Ticket) -> _Question | None:
-        return _Question(ticket.job) if isinstance(ticket.job, OcspJob) else None
+    def question_of(ticket: Ticket) -> _OcspRequest | None:
+        return _OcspRequest(ticket.job) if isinstance(ticket.job, OcspJob) else None
 
     return CalloutService(servers, question_of, desk, done)

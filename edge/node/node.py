@@ -136,7 +136,7 @@ class EdgeNode:
         """Send control messages to a node in few frames; return the number accepted by the link."""
         return self._send_joined(node, FrameKind.CONTROLS, [encode_control(message) for message in messages])
 
-    def ask_connects(self, node: str, records: list[ConnectRequest]) -> int:
+    def send_connect_requests(self, node: str, records: list[ConnectRequest]) -> int:
         """Send requests of connections to a storage node likewise."""
         return self._send_joined(node, FrameKind.CONNECTS, [encode_record(record) for record in records])
 

@@ -33,14 +33,14 @@ class Slices:
     def add(self, job: Iterator[int]) -> None:
         """Start a job, at once if this iteration has steps left."""
         self._jobs.append(job)
-        self._go_on()
+        self._run()
 
     def next_turn(self) -> None:
         """Continue pending jobs; called once an iteration."""
         self._left = self._steps_max
-        self._go_on()
+        self._run()
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         if self._running:  # a step added a job: the loop below runs it
             return
         self._running = True

@@ -20,7 +20,7 @@ __all__ = ["slow_sources"]
 MEASURES = ("unsent", "window", "age")
 
 
-class _Slow(NamedTuple):
+class _SlowClient(NamedTuple):
     """One client with one value."""
 
     value: float
@@ -34,7 +34,7 @@ class _Slow(NamedTuple):
 def slow_sources(node: EdgeNode, hot: BrokerLoop, table: ClientTable) -> dict[str, RowSource]:
     """Return the row sources of slow clients and drops."""
 
-    def measured(client: Client, by: str) -> _Slow | None:
+    def measured(client: Client, by: str) -> _SlowClient | None:
         conn = client.conn
         since_ns = waiting_since_ns(conn)
         if by == "unsent":
@@ -45,7 +45,7 @@ def slow_sources(node: EdgeNode, hot: BrokerLoop, table: ClientTable) -> dict[st
         else:
             value, unit = (hot.now_ns - since_ns) / NS if since_ns else 0.0, "s"
         since_ms = table.utc_of(since_ns / NS) if since_ns else None
-        return _Slow(value, client.number, client, by, unit, since_ms) if value > 0 else None
+        return _SlowClient(value, client.number, client, by, unit, since_ms) if value > 0 else None
 
     def slow(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         by = ask.where.get("by", MEASURES[0])

@@ -73,7 +73,7 @@ def _share_of(subscription: SessionSubscription) -> str:
 # --- in-flight messages
 
 
-class _Flight:
+class _InflightMessage:
     """One in-flight message, in either direction."""
 
     __slots__ = ("client", "message", "now_ns", "packet", "seq", "state")
@@ -95,41 +95,41 @@ def _inflight(node: EdgeNode, table: ClientTable, ask: RowScan) -> Iterator[tupl
     (after,) = ask.numbers(1)
     at = 0
     for client in clients:
-        for flight in _flights(client):
+        for entry in _inflight_messages(client):
             at += 1
-            flight.now_ns = int(ask.now * NS)
+            entry.now_ns = int(ask.now * NS)
             if at > after:
-                yield at, flight
+                yield at, entry
 
 
-def _flights(client: Client) -> Iterator[_Flight]:
+def _inflight_messages(client: Client) -> Iterator[_InflightMessage]:
     conn = client.conn
     for packet, state, seq in open_packets(conn):
-        yield _Flight(client, packet, state, seq, None)
+        yield _InflightMessage(client, packet, state, seq, None)
     for message in list(conn.ack_queue or ()):
-        yield _Flight(client, message.packet_identifier, "unfinished", None, message)
+        yield _InflightMessage(client, message.packet_identifier, "unfinished", None, message)
     for packet, code in list((conn.received or {}).items()):
         if code != -1:  # without PUBREC it is in ack_queue: ANSWER_PENDING of edge/loop/state.pxd
-            yield _Flight(client, packet, "unreleased", None, None)
+            yield _InflightMessage(client, packet, "unreleased", None, None)
 
 
-def _age_s(flight: _Flight) -> float | None:
-    if flight.message is None or not flight.message.at_ns:
+def _age_s(entry: _InflightMessage) -> float | None:
+    if entry.message is None or not entry.message.at_ns:
         return None
-    return max(0.0, (flight.now_ns - flight.message.at_ns) / NS)
+    return max(0.0, (entry.now_ns - entry.message.at_ns) / NS)
 
 
-def _is_own(flight: _Flight) -> bool:
-    return flight.state.startswith("un")
+def _is_own(entry: _InflightMessage) -> bool:
+    return entry.state.startswith("un")
 
 
 _INFLIGHT: Columns = {
-    "client_id": lambda flight: flight.client.client_id,
-    "direction": lambda flight: "from" if _is_own(flight) else "to",
-    "packet": lambda flight: flight.packet,
-    "qos": lambda flight: flight.message.qos if flight.message is not None else None,
-    "state": lambda flight: flight.state,
-    "seq": lambda flight: flight.seq,
+    "client_id": lambda entry: entry.client.client_id,
+    "direction": lambda entry: "from" if _is_own(entry) else "to",
+    "packet": lambda entry: entry.packet,
+    "qos": lambda entry: entry.message.qos if entry.message is not None else None,
+    "state": lambda entry: entry.state,
+    "seq": lambda entry: entry.seq,
     "age_s": _age_s,
-    "waits_for": lambda flight: [f"{flight.message.waiting} destinations"] if flight.message is not None else None,
+    "waits_for": lambda entry: [f"{entry.message.waiting} destinations"] if entry.message is not None else None,
 }

@@ -23,8 +23,8 @@ from wire.queries.traces import BY_NODE, COPY_OF, NO_ORIGIN, Origin
 
 __all__ = ["EdgeTraces"]
 
-MARKED_PER_TURN = 200  # connections
-NAMED_MAX = 8  # filters in one event
+MARKED_PER_ITERATION = 200  # connections
+NAMES_MAX = 8  # filters in one event
 ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
 
 
@@ -53,7 +53,7 @@ class EdgeTraces:
         self._unmarked: list[int] = []  # connections with possibly outdated marks
         self._marks_clients = self._marks_topics = False
         self._map_epoch = 0  # of the last map that was read while traces ran
-        self._lives: dict[str, int] = {}  # its edges and storage nodes, with their incarnations
+        self._incarnations: dict[str, int] = {}  # its edges and storage nodes, with their incarnations
         self._primaries: list[str] = []
         self._forwarded: tuple[object, str] = (None, "")  # destinations of the last message, and their text
         self.desk = Tracer(node.name, lambda: node.map, self._changed)
@@ -78,22 +78,22 @@ class EdgeTraces:
         self._hot.trace = self if desk.running else None
         if not desk.running:
             self._forwarded = None, ""
-            self._lives, self._primaries = {}, []
-        elif not self._lives:
-            self._look_at_map()
+            self._incarnations, self._primaries = {}, []
+        elif not self._incarnations:
+            self._read_map()
         self._node.wake()
 
     # --- other nodes
 
-    def _look_at_map(self) -> set[str]:
+    def _read_map(self) -> set[str]:
         """Store the nodes and primaries of the map; return the other nodes that started, or became primary, since."""
-        lives, primaries, cluster_map = self._lives, self._primaries, self._node.map
+        lives, primaries, cluster_map = self._incarnations, self._primaries, self._node.map
         self._map_epoch = cluster_map.epoch
-        self._lives = {
+        self._incarnations = {
             entry.node: entry.incarnation for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)
         }
         self._primaries = [placement.primary for placement in cluster_map.partitions]
-        started = {node for node, incarnation in self._lives.items() if lives.get(node) != incarnation}
+        started = {node for node, incarnation in self._incarnations.items() if lives.get(node) != incarnation}
         former = [*primaries, *[""] * (len(self._primaries) - len(primaries))]
         lead = {primary for primary, before in zip(self._primaries, former, strict=False) if primary != before}
         return (started | lead) - {self._node.name, ""}
@@ -102,7 +102,7 @@ class EdgeTraces:
         """Send the running traces to nodes that started or became primary since the last map; while traces run."""
         if self._node.map.epoch == self._map_epoch:
             return
-        nodes = sorted(self._look_at_map())
+        nodes = sorted(self._read_map())
         told = self.desk.to_tell(now) if nodes else []
         for node in nodes:
             for message in told:
@@ -116,11 +116,11 @@ class EdgeTraces:
         """End expired traces, and mark some connections; at the end of an iteration."""
         if now >= self.desk.next_deadline():
             self.desk.step(now)
-        for number in self._unmarked[-MARKED_PER_TURN:]:
+        for number in self._unmarked[-MARKED_PER_ITERATION:]:
             client = self._clients.get(number)
             if client is not None:
                 self._mark(client)
-        del self._unmarked[-MARKED_PER_TURN:]
+        del self._unmarked[-MARKED_PER_ITERATION:]
 
     def next_deadline(self) -> float:
         """Return when ``step`` has work; infinity without traces."""
@@ -140,24 +140,24 @@ class EdgeTraces:
         """Mark a connection that opened."""
         if self._marks_clients:
             self._mark(client)
-            self._about(client, "connected", detail=f"session {'resumed' if opened.session_present else 'new'}")
+            self._record(client, "connected", detail=f"session {'resumed' if opened.session_present else 'new'}")
 
     def disconnected(self, client: Client) -> None:
         """Record the end of a connection."""
         if self._marks_clients:
-            self._about(client, "disconnected", reason=f"{client.end_code:#04x}" if client.end_code >= 0 else "")
+            self._record(client, "disconnected", reason=f"{client.end_code:#04x}" if client.end_code >= 0 else "")
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Record granted filters."""
         if self._marks_clients:
-            self._about(client, "subscribed", detail=_few([one.topic_filter for one in taken]))
+            self._record(client, "subscribed", detail=_join_names([one.topic_filter for one in taken]))
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
         """Record removed filters."""
         if self._marks_clients:
-            self._about(client, "unsubscribed", detail=_few(names))
+            self._record(client, "unsubscribed", detail=_join_names(names))
 
-    def _about(self, client: Client, stage: str, *, reason: str = "", detail: str = "") -> None:
+    def _record(self, client: Client, stage: str, *, reason: str = "", detail: str = "") -> None:
         self.desk.note(stage, NO_ORIGIN, client.client_id, _address(client), reason=reason, detail=detail)
         if self.desk.stale:
             self._node.wake()
@@ -270,7 +270,7 @@ class EdgeTraces:
             ("partitions", [str(number) for number in partitions]),
             ("groups", [group.share.decode("utf-8", "replace") for group in route.groups]),
         )
-        return "; ".join(f"{what} {_few(names)}" for what, names in parts if names)
+        return "; ".join(f"{what} {_join_names(names)}" for what, names in parts if names)
 
 
 def _node_of(peer: object) -> str:
@@ -288,6 +288,6 @@ def _address(client: Client) -> str:
     return client.seat.address if client.seat is not None else ""
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more

@@ -66,42 +66,44 @@ class AbsentUserChecks:
         """
         actions = (*WILL, Action.RETAIN) if retain else WILL
 
-        def told(user: User | None) -> None:
+        def on_user(user: User | None) -> None:
             rights = self._rights_of(will, client_id, user)
             then(rights is not None and rights.may(actions, will.topic, will.qos))
 
-        return self._told(will, told)
+        return self._with_user(will, on_user)
 
-    def judge_retained(self, left: Sequence[AbsentClientMessage], then: Callable[[list[bool]], None]) -> None:
+    def check_retained(self, left: Sequence[AbsentClientMessage], then: Callable[[list[bool]], None]) -> None:
         """Call ``then`` with whether each retained message may stay, by its user's current permissions."""
         users: dict[tuple[str, int], User | None] = {}
         wanted = {(one.owner, one.made) for one in left if one.made not in (0, OPERATOR_MADE)}
 
-        def judged() -> None:
-            known = _Known(lambda one, client_id: self._rights_of(one, client_id, users.get((one.owner, one.made))))
+        def finish() -> None:
+            known = _RightsCache(
+                lambda one, client_id: self._rights_of(one, client_id, users.get((one.owner, one.made)))
+            )
             then([_may_stay(one, known) for one in left])
 
-        def told(owner: tuple[str, int], user: User | None) -> None:
+        def on_user(owner: tuple[str, int], user: User | None) -> None:
             users[owner] = user
             if len(users) == len(wanted):
-                judged()
+                finish()
 
-        if not wanted and self._rights.judges_nobody and not len(self._view().bans):
+        if not wanted and self._rights.has_no_rules and not len(self._view().bans):
             then([True] * len(left))
             return
         if not wanted:
-            judged()
+            finish()
             return
         for owner in _sorted(wanted):
-            if not self._look_up(owner[0], partial(told, owner)):
-                told(owner, None)  # too many requests: it is not delivered
+            if not self._look_up(owner[0], partial(on_user, owner)):
+                on_user(owner, None)  # too many requests: it is not delivered
 
     @property
     def judges_users(self) -> bool:
         """Whether rules here depend on the cluster's users."""
         return self._rights.follows_cluster
 
-    def judge_filters(self, away: DisconnectedSession, then: Callable[[list[str] | None], None]) -> bool:
+    def check_filters(self, away: DisconnectedSession, then: Callable[[list[str] | None], None]) -> bool:
         """Call ``then`` with the filters of a disconnected client that its user lost permission for; None: retry later.
 
         All, if that user was removed. A disabled or banned user keeps them without deliveries, because it may be
@@ -112,7 +114,7 @@ class AbsentUserChecks:
             then([])
             return True
 
-        def told(user: User | None) -> None:
+        def on_user(user: User | None) -> None:
             epoch = self._view().epoch
             if away.owner_made > epoch or (user is not None and user.version > epoch):
                 then(None)  # by a newer policy than this edge has: it may contain names that are unknown here
@@ -125,12 +127,12 @@ class AbsentUserChecks:
                 filters = [(away_filter.topic_filter, away_filter.qos) for away_filter in away.filters]
                 then(self._rights.refused_absent(principal, away.client_id, filters))
 
-        return self._look_up(away.owner, told)
+        return self._look_up(away.owner, on_user)
 
-    def _told(self, left: AbsentClientMessage, told: Callable[[User | None], None]) -> bool:
+    def _with_user(self, left: AbsentClientMessage, on_user: Callable[[User | None], None]) -> bool:
         if left.made:
-            return self._look_up(left.owner, told)
-        told(None)
+            return self._look_up(left.owner, on_user)
+        on_user(None)
         return True
 
     def _principal(self, left: AbsentClientMessage, client_id: str, user: User | None) -> Principal | None:
@@ -153,7 +155,7 @@ class AbsentUserChecks:
         return self._rights.of_absent(principal if principal.user else None, client_id)
 
 
-class _Known:
+class _RightsCache:
     """Rights of the users of one page's messages, each looked up once: most pages have few users."""
 
     def __init__(self, look: Callable[[AbsentClientMessage, str], AbsentRights | None]) -> None:
@@ -170,7 +172,7 @@ class _Known:
         return self._known[key]
 
 
-def _may_stay(left: AbsentClientMessage, known: _Known) -> bool:
+def _may_stay(left: AbsentClientMessage, known: _RightsCache) -> bool:
     """Return whether its user may leave a message there with any client ID; the original one is not stored."""
     if left.made == OPERATOR_MADE:
         return True

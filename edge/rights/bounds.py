@@ -12,9 +12,9 @@ from access.limits.strictest import strictest
 from conf.limit_names import LIMIT_NAMES
 from edge.node.limits import EdgeLimits, ListenerPolicy
 
-__all__ = ["Bounds", "bounds_of_listener", "stricter", "with_told"]
+__all__ = ["Bounds", "bounds_of_listener", "stricter", "with_announced"]
 
-TOLD = ("inflight_max", "packet_bytes_max", "keep_alive_max_s")  # by CONNACK to MQTT 5; 3.1.1 has the same rule
+ANNOUNCED = ("inflight_max", "packet_bytes_max", "keep_alive_max_s")  # by CONNACK to MQTT 5; 3.1.1 has the same rule
 
 
 class Bounds(NamedTuple):
@@ -60,9 +60,9 @@ def stricter(bounds: Bounds, all_limits: Iterable[Mapping[str, int]]) -> Bounds:
     return Bounds._make(_least(bound, held.get(name, 0)) for name, bound in zip(LIMIT_NAMES, bounds, strict=True))
 
 
-def with_told(bounds: Bounds, before: Bounds) -> Bounds:
+def with_announced(bounds: Bounds, before: Bounds) -> Bounds:
     """Return the bounds of an open client by the current limits; values announced in CONNACK stay."""
-    return bounds._replace(**{name: getattr(before, name) for name in TOLD})
+    return bounds._replace(**{name: getattr(before, name) for name in ANNOUNCED})
 
 
 def _least(one: float, other: float) -> float:

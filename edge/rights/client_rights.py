@@ -25,7 +25,7 @@ from edge.rights.sources import RuleBook, Sources
 
 __all__ = ["AbsentRights", "AuthorizedClient", "ClientRights"]
 
-EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
+ALL_VERDICTS, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
 
 
 class AuthorizedClient(Protocol):
@@ -67,7 +67,7 @@ class ClientRights:
         # Clients with filters of former connections for the sweep, and the filters already checked at once.
         self.resumed: deque[tuple[AuthorizedClient, list[str]]] = deque()
         self.untold: deque[AuthorizedClient] = deque()  # too many such filters for one message
-        self.take_groups: Callable[[Any], list[str]] = (
+        self.revoke_shares: Callable[[Any], list[str]] = (
             lambda _: []
         )  # set by the sweep, for checks that cannot wait for it
         self.renewals = 0  # clients that got other rights
@@ -83,7 +83,7 @@ class ClientRights:
         """Number of rule changes: a decision of another number is repeated before it is used."""
         return self._classes.steps if self._classes is not None else 0
 
-    def moment(self, client: AuthorizedClient) -> tuple[int, int]:
+    def decision_version(self, client: AuthorizedClient) -> tuple[int, int]:
         """Return a value that changes whenever decisions about a client may change."""
         return self.changes, client.renewals
 
@@ -93,9 +93,9 @@ class ClientRights:
         The roles of the cluster stay unchanged.
         """
         assert self._book is not None, "an edge without rules begins with some"
-        self._judge_by(replace(book, policy=self._book.policy))
+        self._apply_rules(replace(book, policy=self._book.policy))
 
-    def _judge_by(self, book: RuleBook) -> None:
+    def _apply_rules(self, book: RuleBook) -> None:
         assert self._classes is not None, "an edge without rules begins with some"
         if book.filters or self.judges:
             self._loop.drop_routes()  # their subscribers are the potential receivers of a topic
@@ -112,13 +112,13 @@ class ClientRights:
     def judge_again(self) -> None:
         """Make the sweep check every client: limits changed."""
         if self._book is not None:
-            self._judge_by(self._book)
+            self._apply_rules(self._book)
 
     def follow_roles(self, view: PolicyView) -> None:
         """Apply the cluster's current roles at the listeners that use them."""
         book = self._book
         if book is not None and book.of_cluster:
-            self._judge_by(replace(book, policy=view))
+            self._apply_rules(replace(book, policy=view))
 
     # --- clients
 
@@ -149,7 +149,7 @@ class ClientRights:
         self.renewals += 1
         self._renewed.append(client)
 
-    def take_renewed(self) -> list[AuthorizedClient]:
+    def pop_renewed(self) -> list[AuthorizedClient]:
         """Return the clients with filters to authorize again; they account for all ``renewals``."""
         renewed, self._renewed = self._renewed, []
         return renewed
@@ -199,7 +199,7 @@ class ClientRights:
         if resumed and self.grant(client, "#", 2) is not Grant.GRANTED:
             self._loop.judge_pushes_to(client.conn)
         if filters:
-            self.resumed.append((client, self.take_groups(client)))
+            self.resumed.append((client, self.revoke_shares(client)))
         elif untold:
             self.untold.append(client)
 
@@ -237,7 +237,7 @@ class ClientRights:
     def authorize(self, client: AuthorizedClient, topic: bytes, retain: bool) -> int:
         """Return the verdicts of a client's PUBLISH to a topic, as ``Handler.authorize`` does."""
         if self._classes is None:
-            return EVERYTHING
+            return ALL_VERDICTS
         rights = self._rights_of(client)
         if rights is None:
             return 0
@@ -328,7 +328,7 @@ class ClientRights:
         return [topic_filter for topic_filter, _ in left]
 
     @property
-    def judges_nobody(self) -> bool:
+    def has_no_rules(self) -> bool:
         """Whether there are no rules."""
         return self._book is None
 

@@ -24,8 +24,8 @@ CLUSTER_ROLE = "role of the cluster "
 ANONYMOUS_SECTION, PATTERNS = "anonymous", "patterns"
 GATEWAY = "gateway"  # a name of the rules of every gateway
 OF_GATEWAYS = "$gateway/#"
-GATEWAYS_OWN: Tier = (make_rule(True, ALL_ACTIONS, OF_GATEWAYS),)
-NOT_THEIRS: Tier = (make_rule(False, ALL_ACTIONS, OF_GATEWAYS),)
+GATEWAYS_ALLOWED: Tier = (make_rule(True, ALL_ACTIONS, OF_GATEWAYS),)
+GATEWAYS_DENIED: Tier = (make_rule(False, ALL_ACTIONS, OF_GATEWAYS),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,5 +173,5 @@ class RuleBook:
         sources = self.by_listener.get(key.names[0].removeprefix(LISTENER))
         if sources is None:
             return ()
-        reserved = GATEWAYS_OWN if GATEWAY in key.names else NOT_THEIRS
+        reserved = GATEWAYS_ALLOWED if GATEWAY in key.names else GATEWAYS_DENIED
         return (reserved, *sources.tiers(RightsKey(key.names[1:], key.tiers), self.policy))

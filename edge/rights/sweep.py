@@ -21,12 +21,12 @@ from edge.loop.state import LoopConnection
 from edge.rights.client_rights import AuthorizedClient, ClientRights
 from wire.messages.sessions import SessionSubscription
 
-__all__ = ["FILTERS_OF_TURN", "Output", "ReauthorizationPass", "Subscriber"]
+__all__ = ["FILTERS_PER_ITERATION", "Output", "ReauthorizationPass", "Subscriber"]
 
-CLIENTS_OF_TURN = 200
-FILTERS_OF_TURN = 250  # 5 to 10 us each: half of the 5 ms budget of an iteration
-FILTERS_OF_SINGLE = FILTERS_OF_TURN // 2  # of clients without a pass
-GROUPS_AT_ONCE = 32  # of one resumed client
+CLIENTS_PER_ITERATION = 200
+FILTERS_PER_ITERATION = 250  # 5 to 10 us each: half of the 5 ms budget of an iteration
+FILTERS_WITHOUT_PASS = FILTERS_PER_ITERATION // 2  # of clients without a pass
+SHARES_PER_RESUME = 32  # of one resumed client
 LATE_READER = "late_reader"
 DRAIN_S = 1.0  # for earlier output of a client that lost a filter
 
@@ -56,7 +56,7 @@ class Output(Protocol):
         """Check each Route before its next use."""
 
 
-class _Draining(NamedTuple):
+class _PendingOutput(NamedTuple):
     """Output from before a removal."""
 
     client: Subscriber
@@ -68,20 +68,20 @@ class _Draining(NamedTuple):
 C = TypeVar("C", bound=Subscriber)
 
 
-class _Look(Generic[C]):
+class _FilterCheck(Generic[C]):
     """A client during the check of its filters."""
 
     __slots__ = ("before", "client", "has_lost", "left", "renewal", "since")
 
-    def __init__(self, client: C, since: int, renewal: int = 0, spared: Collection[str] = ()) -> None:
+    def __init__(self, client: C, since: int, renewal: int = 0, checked_before: Collection[str] = ()) -> None:
         self.client = client
         self.since = since  # ``changes`` of its last check
         self.renewal = renewal  # 0: of a pass
-        self.begin(spared)
+        self.begin(checked_before)
 
-    def begin(self, spared: Collection[str] = ()) -> None:
+    def begin(self, checked_before: Collection[str] = ()) -> None:
         """Start with its current filters."""
-        self.left = deque(name for name in self.client.subscriptions if name not in spared)
+        self.left = deque(name for name in self.client.subscriptions if name not in checked_before)
         self.before = set(self.client.partial)
         self.has_lost = False
 
@@ -124,17 +124,17 @@ class ReauthorizationPass(Generic[C]):
         self._drop = drop
         self.left = left
         self._left: list[C] | None = None
-        self._look: _Look[C] | None = None  # of the pass, in progress
-        self._resuming: _Look[C] | None = None
-        self._renewing: dict[int, _Look[C]] = {}  # by number of the connection
-        self._draining: list[_Draining] = []
+        self._check: _FilterCheck[C] | None = None  # of the pass, in progress
+        self._resuming: _FilterCheck[C] | None = None
+        self._renewing: dict[int, _FilterCheck[C]] = {}  # by number of the connection
+        self._draining: list[_PendingOutput] = []
         self._begun = 0
         self._renewals = 0  # applied ``ClientRights.renewals``
-        self._seen = 0  # and the received ones
+        self._received_renewals = 0  # and the received ones
         self._now = 0.0
         self.judged = 0
 
-    def has_judged(self, changes: int, renewals: int) -> bool:
+    def is_applied(self, changes: int, renewals: int) -> bool:
         """Return whether the rules and rights up to these numbers are applied to all clients."""
         if self.judged < changes or self._renewals < renewals:
             return False
@@ -147,8 +147,10 @@ class ReauthorizationPass(Generic[C]):
 
     @property
     def _has_work(self) -> bool:
-        single = self._renewing or self._resuming or self._rights.resumed or self._seen != self._rights.renewals
-        return bool(self._left or self._look or single) or self._is_next_due
+        single = (
+            self._renewing or self._resuming or self._rights.resumed or self._received_renewals != self._rights.renewals
+        )
+        return bool(self._left or self._check or single) or self._is_next_due
 
     @property
     def _is_next_due(self) -> bool:
@@ -161,77 +163,79 @@ class ReauthorizationPass(Generic[C]):
         self._now = now
         self._drain(now)
         self._take_renewed()
-        clients, filters = self._judge_renewed()
-        clients, filters = self._judge_resumed(clients, filters)
+        clients, filters = self._check_renewed()
+        clients, filters = self._check_resumed(clients, filters)
         if self._is_next_due:
             self._begun = self._rights.changes
             self._left = list(self._clients())
-        while (self._left or self._look) and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_TURN:
-            look = self._look or _Look(cast("list[C]", self._left).pop(), self.judged)
+        while (self._left or self._check) and clients < CLIENTS_PER_ITERATION and filters < FILTERS_PER_ITERATION:
+            check = self._check or _FilterCheck(cast("list[C]", self._left).pop(), self.judged)
             clients += 1
-            filters += self._judge(look, FILTERS_OF_TURN - filters)
-            self._look = look if look.left else None
-        if self._left is not None and not (self._left or self._look) and all(one.renewal for one in self._draining):
+            filters += self._check_some(check, FILTERS_PER_ITERATION - filters)
+            self._check = check if check.left else None
+        if self._left is not None and not (self._left or self._check) and all(one.renewal for one in self._draining):
             self._left = None
             self.judged = self._begun
 
     def _take_renewed(self) -> None:
         """Queue clients with replaced rights; a queued client keeps its position and starts again."""
-        if self._seen == self._rights.renewals:
+        if self._received_renewals == self._rights.renewals:
             return
-        self._seen = self._rights.renewals
-        for renewed in self._rights.take_renewed():
+        self._received_renewals = self._rights.renewals
+        for renewed in self._rights.pop_renewed():
             client = cast(C, renewed)
             waiting = self._renewing.get(client.conn.number)
             if waiting is not None and waiting.client is client:
                 waiting.begin()
             else:
-                self._renewing[client.conn.number] = _Look(client, self._rights.changes - 1, self._seen)
+                self._renewing[client.conn.number] = _FilterCheck(
+                    client, self._rights.changes - 1, self._received_renewals
+                )
 
-    def _judge_renewed(self) -> tuple[int, int]:
+    def _check_renewed(self) -> tuple[int, int]:
         """Check clients with replaced rights; return the number of clients and filters."""
         clients = filters = 0
-        while self._renewing and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_SINGLE:
+        while self._renewing and clients < CLIENTS_PER_ITERATION and filters < FILTERS_WITHOUT_PASS:
             number = next(iter(self._renewing))
-            look = self._renewing[number]
+            check = self._renewing[number]
             clients += 1
-            filters += self._judge(look, FILTERS_OF_SINGLE - filters)
-            if look.left:
+            filters += self._check_some(check, FILTERS_WITHOUT_PASS - filters)
+            if check.left:
                 break
             del self._renewing[number]
             following = next(iter(self._renewing.values()), None)
             if following is None:
-                self._renewals = self._seen
-            elif following.renewal > look.renewal:
-                self._renewals = look.renewal
+                self._renewals = self._received_renewals
+            elif following.renewal > check.renewal:
+                self._renewals = check.renewal
         return clients, filters
 
-    def _judge_resumed(self, clients: int, filters: int) -> tuple[int, int]:
+    def _check_resumed(self, clients: int, filters: int) -> tuple[int, int]:
         """Check filters of resumed durable sessions; return the iteration's number of clients and filters."""
         resumed = self._rights.resumed
-        while (self._resuming or resumed) and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_SINGLE:
-            look = self._resuming
-            if look is None:
+        while (self._resuming or resumed) and clients < CLIENTS_PER_ITERATION and filters < FILTERS_WITHOUT_PASS:
+            check = self._resuming
+            if check is None:
                 client, taken = resumed.popleft()
-                look = _Look(cast(C, client), 0, spared=frozenset(taken))
+                check = _FilterCheck(cast(C, client), 0, checked_before=frozenset(taken))
             clients += 1
-            if look.client.conn.closed:
+            if check.client.conn.closed:
                 self._resuming = None
-                self.left(look.client)
+                self.left(check.client)
                 continue
-            names = look.take(FILTERS_OF_SINGLE - filters)
+            names = check.take(FILTERS_WITHOUT_PASS - filters)
             filters += len(names)
-            self.judge_some(look.client, names)
-            self._resuming = look if look.left else None
+            self.authorize_filters(check.client, names)
+            self._resuming = check if check.left else None
         return clients, filters
 
-    def take_groups(self, client: C) -> list[str]:
+    def revoke_shares(self, client: C) -> list[str]:
         """Remove, and return, a resumed client's shared subscriptions that it has no permission for.
 
         Pushes follow on the same link. A refused copy is redispatched only after this member is removed, so the removal
-        should be sent before the refusal. Beyond ``GROUPS_AT_ONCE`` the partition removes each at its first refusal.
+        should be sent before the refusal. Beyond ``SHARES_PER_RESUME`` the partition removes each at its first refusal.
         """
-        groups = [name for name in client.subscriptions if name.startswith("$share/")][:GROUPS_AT_ONCE]
+        groups = [name for name in client.subscriptions if name.startswith("$share/")][:SHARES_PER_RESUME]
         qos = {name: client.subscriptions[name].qos for name in groups}
         refused = [name for name in groups if self._rights.grant(client, name, qos[name]) is Grant.REFUSED]
         if refused:
@@ -249,37 +253,37 @@ class ReauthorizationPass(Generic[C]):
             else:
                 self._drop(cast(C, one.client), LATE_READER)
 
-    def _judge(self, look: _Look[C], most: int) -> int:
+    def _check_some(self, check: _FilterCheck[C], most: int) -> int:
         """Check some filters of a client by the current rules; return their number. The last one completes its
         check.
         """
-        client = look.client
+        client = check.client
         if client.conn.closed:
-            look.left.clear()
+            check.left.clear()
             self.left(client)
             return 0
         self._rebound(client)
-        names = look.take(most)
-        has_lost = self.judge_some(client, names)
-        look.has_lost = look.has_lost or has_lost
-        if not look.left:
-            self._judged_whole(look)
+        names = check.take(most)
+        has_lost = self.authorize_filters(client, names)
+        check.has_lost = check.has_lost or has_lost
+        if not check.left:
+            self._finish_check(check)
         return len(names)
 
-    def _judged_whole(self, look: _Look[C]) -> None:
+    def _finish_check(self, check: _FilterCheck[C]) -> None:
         """Apply the result of a client's check; wait for its earlier output if it lost a filter."""
-        client = look.client
-        if client.partial != look.before or (client.partial and look.renewal):
+        client = check.client
+        if client.partial != check.before or (client.partial and check.renewal):
             self._output.refresh_routes()  # Routes built meanwhile may have it as an unconditional subscriber
         if client.session or client.partial:
             self._rights.judge_deliveries(client)  # earlier rules admitted its queued messages
-        lost = look.has_lost or client.partial
-        if lost or (client.session and self._rights.may_have_lost(client, look.since)):
+        lost = check.has_lost or client.partial
+        if lost or (client.session and self._rights.may_have_lost(client, check.since)):
             mark = self._output.output_mark(client.conn)
             if mark > self._output.written_to(client.conn):
-                self._draining.append(_Draining(client, mark, self._now + DRAIN_S, look.renewal))
+                self._draining.append(_PendingOutput(client, mark, self._now + DRAIN_S, check.renewal))
 
-    def judge_some(self, client: C, names: Iterable[str]) -> bool:
+    def authorize_filters(self, client: C, names: Iterable[str]) -> bool:
         """Check some of an open client's filters, and remove the refused ones; return whether there were any."""
         held = client.subscriptions
         refused = self._refused(client, [held[name] for name in names if name in held])

@@ -91,7 +91,7 @@ class HeldCopies:
         """Return whether copies of any hold are released."""
         return any(hold.passes for hold in self.holds)
 
-    def wanted_filters(self) -> TopicTrie:
+    def unread_filters(self) -> TopicTrie:
         """Return the filters that still wait for their retained messages."""
         filters = TopicTrie()
         for hold in self.holds:
@@ -222,12 +222,12 @@ class LiveMessageHolds:
         self._bytes -= waiting.bytes
         waiting.bytes = 0
         at_once = at_once or client.conn.closed
-        wanted = waiting.wanted_filters() if copies else None
+        wanted = waiting.unread_filters() if copies else None
         stuck = False
         for copy in copies if not client.conn.closed else ():
             if stuck or (wanted is not None and wanted.match(copy.topic.decode())):
                 self._keep(waiting, copy)
-            elif at_once or self._takes(copy):
+            elif at_once or self._is_accepted(copy):
                 self._deliver(waiting, copy)
             else:
                 stuck = True  # later ones too: each topic keeps its order
@@ -244,7 +244,7 @@ class LiveMessageHolds:
             waiting.holds.clear()
             del self._waiting[client.number]
 
-    def _takes(self, copy: HeldCopy) -> bool:
+    def _is_accepted(self, copy: HeldCopy) -> bool:
         """Return whether a copy would not be dropped now."""
         size = len(copy.record) + len(copy.sub.identifiers) + COPY_BYTES
         return self._loop.can_take(copy.sub.conn, size, copy.sub.qos, True)
@@ -268,21 +268,21 @@ class LiveMessageHolds:
     def next_turn(self, now: float) -> None:
         """Release copies beyond the bounds, and those of late reads."""
         if self._bytes > EDGE_BYTES_MAX:
-            self._let_go(list(self._waiting.values()), now)
+            self._release_late(list(self._waiting.values()), now)
         elif self._due:
-            self._let_go(list(self._due.values()), now)
+            self._release_late(list(self._due.values()), now)
         self._due.clear()
 
     def tick(self, now: float) -> None:
         """Release copies held beyond their deadline; the read's later copies are older than these."""
-        self._let_go(list(self._waiting.values()), now)
+        self._release_late(list(self._waiting.values()), now)
 
-    def _let_go(self, some: list[HeldCopies], now: float) -> None:
-        room = CLIENT_BYTES_MAX
+    def _release_late(self, some: list[HeldCopies], now: float) -> None:
+        bytes_max = CLIENT_BYTES_MAX
         if self._bytes > EDGE_BYTES_MAX:
-            room = min(room, EDGE_BYTES_MAX // len(self._waiting))
+            bytes_max = min(bytes_max, EDGE_BYTES_MAX // len(self._waiting))
         for waiting in some:
-            full = waiting.bytes > room
+            full = waiting.bytes > bytes_max
             for hold in list(waiting.holds):
                 if hold.client.conn.closed:
                     self.end(hold)
@@ -291,5 +291,5 @@ class LiveMessageHolds:
                     hold.late = True
             if waiting.copies and waiting.passes:
                 self._release(waiting)
-                if waiting.bytes > room:
+                if waiting.bytes > bytes_max:
                     self._release(waiting, at_once=True)

@@ -5,12 +5,12 @@ from edge.clients.client import Client
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import ClientIO
 
-__all__ = ["Joins", "count_filters"]
+__all__ = ["ShareJoinLimit", "count_filters"]
 
 WAIT_S = 5.0  # largest pause for the joins of other clients
 
 
-class Joins:
+class ShareJoinLimit:
     """The rate limit of joins to shared subscriptions at one edge, because each join reassigns all other members.
 
     Joins are not refused: reading of a client pauses after an early join, for at most WAIT_S.

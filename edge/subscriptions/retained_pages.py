@@ -15,7 +15,7 @@ from edge.clients.client import Client
 
 __all__ = ["MESSAGE_BYTES", "RetainedPage", "RetainedPages"]
 
-MESSAGES_PER_TURN = 50
+MESSAGES_PER_ITERATION = 50
 BYTES_MAX = 16 * 1024 * 1024
 CLIENT_BYTES_MAX = 256 * 1024  # of pages that one client cannot accept, or one page
 MESSAGE_BYTES = 500  # approximate memory of a message besides its payload
@@ -44,7 +44,7 @@ class RetainedPage(Protocol):
         """Discard the rest: it is read again when the client accepts more."""
 
 
-class _Stalled:
+class _StalledPages:
     """Pages of a client that accepts no more output."""
 
     __slots__ = ("bytes", "pages")
@@ -59,7 +59,7 @@ class RetainedPages:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Client, deque[tuple[RetainedPage, int]]] = OrderedDict()
-        self._stalled: dict[Client, _Stalled] = {}
+        self._stalled: dict[Client, _StalledPages] = {}
         self._bytes = 0  # of all of them
         self._taken = 0  # messages in this iteration
 
@@ -89,7 +89,7 @@ class RetainedPages:
         """Deliver a page, now or in a later iteration."""
         if page.client in self._stalled:
             self._stall(page)
-        elif self._bytes >= BYTES_MAX or (not self._waiting and self._taken < MESSAGES_PER_TURN):
+        elif self._bytes >= BYTES_MAX or (not self._waiting and self._taken < MESSAGES_PER_ITERATION):
             self._take(page)
         else:
             size = page.size
@@ -110,7 +110,7 @@ class RetainedPages:
             page.put_back()
             return
         if stalled is None:
-            stalled = self._stalled[page.client] = _Stalled()
+            stalled = self._stalled[page.client] = _StalledPages()
         if first:
             stalled.pages.appendleft((page, size))
         else:
@@ -130,7 +130,7 @@ class RetainedPages:
 
     def next_turn(self) -> None:
         """Deliver pages within the rest of this iteration's budget."""
-        while self._waiting and self._taken < MESSAGES_PER_TURN:
+        while self._waiting and self._taken < MESSAGES_PER_ITERATION:
             client, pages = next(iter(self._waiting.items()))
             page, size = pages.popleft()
             if pages:

@@ -60,14 +60,14 @@ class RetainedRead:
     """One subscription's read."""
 
     __slots__ = (
-        "asked_after",
-        "asked_at",
         "deadline",
         "left",
         "limited",
         "partitions",
         "placements",
         "request",
+        "requested_after",
+        "requested_at",
         "reserved",
         "scanning",
         "subscription",
@@ -78,13 +78,13 @@ class RetainedRead:
         self.subscription = subscription
         self.whole = whole
         self.left = left  # how many more may be delivered
-        self.asked_at = self.deadline = now  # deadline: time of the next check for unresponsive nodes
+        self.requested_at = self.deadline = now  # deadline: time of the next check for unresponsive nodes
         self.request = 0  # of its ReadRetainedAll
         self.partitions: set[int] = set()  # incomplete ones
         self.scanning: set[int] = set()  # of those, the ones at nodes with an unanswered request
         self.placements: dict[int, PartitionEntry] = {}  # placements at the time of the request
         self.reserved: dict[int, int] = {}  # partitions with requests: reserved messages of the response
-        self.asked_after: dict[int, str] = {}  # of those: topic of the cursor, if not at the start
+        self.requested_after: dict[int, str] = {}  # of those: topic of the cursor, if not at the start
         self.limited = False  # more matches than may be delivered
 
 

@@ -25,7 +25,7 @@ from edge.subscriptions.retained_pace import RetainedPace
 from edge.subscriptions.retained_pages import RetainedPages
 from edge.subscriptions.retained_read import ReadPage, RetainedRead, SubscribeReads
 from edge.subscriptions.retained_scans import NodeScans
-from edge.subscriptions.sys_scope import has_figures, is_routed
+from edge.subscriptions.sys_scope import is_routed, matches_metrics
 from edge.subscriptions.sys_topics import SysTopics
 from mqtt.topics import has_wildcard
 from wire.messages.control import Control
@@ -35,13 +35,13 @@ from wire.messages.sessions import SessionSubscription
 __all__ = ["RetainedReads"]
 
 PAGE = 100
-UNREAD_S = 5.0  # longest pause of reading from a client with waiting reads
+PAUSE_S_MAX = 5.0  # longest pause of reading from a client with waiting reads
 RETRY_S = 0.5  # before the next request to a node with too many scans
 READS_MAX = 16  # concurrent reads of one SUBSCRIBE: a client with a thousand filters must not delay others
 
 
 @dataclass(slots=True, frozen=True)
-class _Asked:
+class _PageRequest:
     """A page requested from one partition."""
 
     reads: "RetainedReads"
@@ -82,7 +82,7 @@ class RetainedReads:
         self._requests = requests
         self._held = held
         self._absent = absent
-        self._scans = NodeScans(node, requests, self.scanned, self._ask_alone)
+        self._scans = NodeScans(node, requests, self.scanned, self._request_alone)
         self.page = self._scans.page  # of a node, if it answers ReadRetainedAll
         self.none = self._scans.none  # likewise: partitions without a match
         self.map_moved = self._scans.map_moved
@@ -158,7 +158,7 @@ class RetainedReads:
             self._held.end(hold)
         wait_s = self._pace.wait_s(client.number, self._node.now)
         if wait_s and wanted:  # reading pauses, so that it cannot request more
-            self._loop.charge(client.conn, 1, int((min(wait_s, UNREAD_S) + 1.0) * NS))
+            self._loop.charge(client.conn, 1, int((min(wait_s, PAUSE_S_MAX) + 1.0) * NS))
         self.begin(SubscribeReads(client, durable, hold, wanted, number))
 
     def begin(self, whole: SubscribeReads) -> None:
@@ -171,10 +171,10 @@ class RetainedReads:
             replaces = any(one.topic_filter in current for one in whole.wanted)
             current.update((one.topic_filter, one) for one in whole.wanted)
             if replaces:
-                self._look_again(client)
+                self._drop_unwanted(client)
         self._read_more(whole)
 
-    def _look_again(self, client: Client) -> None:
+    def _drop_unwanted(self, client: Client) -> None:
         """Drop reads that are no longer needed, including queued pages."""
         self._pages.resume(client)
         kept = self._put_back.pop(client.number, None)
@@ -183,7 +183,7 @@ class RetainedReads:
                 self._put_back.setdefault(client.number, deque()).append((read, number, after))
             else:
                 self._done(read, number)
-        self._go_on(client)
+        self._continue_client(client)
 
     def _read_more(self, whole: SubscribeReads) -> None:
         """Start as many reads as allowed; without recursion when one ends at once."""
@@ -207,10 +207,10 @@ class RetainedReads:
         if not whole.paced and self._pace.wait_s(client.number, now) and not client.conn.closed:
             whole.paced = True
             self._node.count("retained_reads_paced")
-            self._pace.later(client.number, now, partial(self._read_on, whole))
+            self._pace.later(client.number, now, partial(self._resume_reads, whole))
         return whole.paced
 
-    def _read_on(self, whole: SubscribeReads) -> None:
+    def _resume_reads(self, whole: SubscribeReads) -> None:
         whole.paced = False
         self._read_more(whole)
 
@@ -225,7 +225,7 @@ class RetainedReads:
         if not self._is_wanted(read):
             self._ended(read)
             return
-        if has_figures(name):
+        if matches_metrics(name):
             self._copies.deliver_sys(client, subscription)
         if not is_routed(name):
             self._ended(read)
@@ -248,10 +248,10 @@ class RetainedReads:
         self._pace.reserve(number, page * len(read.partitions), node.now)
         self._scans.begin(read, page)
 
-    def _ask_alone(self, read: RetainedRead, partition: int) -> None:
+    def _request_alone(self, read: RetainedRead, partition: int) -> None:
         """Request a partition by itself, now or when it has a primary, instead of with its node."""
         self._answered(read, partition, 0)
-        self._ask_again(read, partition, "")
+        self._request_again(read, partition, "")
 
     def scanned(self, read: RetainedRead, partition: int, answer: RetainedPage | None) -> None:
         """Handle a node's response for a partition; None: no message matches there."""
@@ -261,15 +261,15 @@ class RetainedReads:
             self._answered(read, partition, 0)
             self._done(read, partition)
 
-    def _ask_on(self, read: RetainedRead, partition: int, after: str) -> None:
+    def _request_next(self, read: RetainedRead, partition: int, after: str) -> None:
         """Request the next page, within the rate limit."""
         client, now = read.whole.client.number, self._node.now
         if self._pace.is_waiting(client) or self._pace.wait_s(client, now):
-            self._pace.later(client, now, partial(self._ask_again, read, partition, after))
+            self._pace.later(client, now, partial(self._request_again, read, partition, after))
         else:
             self._ask(read, partition, after)
 
-    def _ask_again(self, read: RetainedRead, partition: int, after: str) -> None:
+    def _request_again(self, read: RetainedRead, partition: int, after: str) -> None:
         if partition not in read.partitions:
             return  # it ended meanwhile
         if not self._is_wanted(read):
@@ -287,7 +287,7 @@ class RetainedReads:
             self._done(read, partition)
             return
         read.reserved[partition] = min(PAGE, read.left)
-        read.asked_after[partition] = after
+        read.requested_after[partition] = after
         self._pace.reserve(read.whole.client.number, read.reserved[partition], self._node.now)
         request = ReadRetained(
             self._requests.next_number(),
@@ -297,7 +297,7 @@ class RetainedReads:
             after,
             min(PAGE, read.left),
         )
-        if not self._requests.ask(request, _Asked(self, read, partition).answered, self._node.now):
+        if not self._requests.ask(request, _PageRequest(self, read, partition).answered, self._node.now):
             self._node.count("retained_reads_dropped")
             self._answered(read, partition, 0)
             self._done(read, partition)
@@ -305,7 +305,7 @@ class RetainedReads:
     def came(self, read: RetainedRead, partition: int, answer: RetainedPage) -> None:
         """Queue a page, or drop it if its read has ended."""
         self._answered(read, partition, len(answer.messages))
-        after = read.asked_after.pop(partition, "")
+        after = read.requested_after.pop(partition, "")
         if partition in read.partitions:
             self._pages.put(ReadPage(self, read, partition, answer, after, self._node.now))
 
@@ -320,7 +320,7 @@ class RetainedReads:
         read = page.read
         if page.partition not in read.partitions or not self._is_wanted(read):
             self._done(read, page.partition)
-            self._go_on(read.whole.client)
+            self._continue_client(read.whole.client)
             return True
         if page.messages is None:
             return self._check(page)
@@ -337,7 +337,7 @@ class RetainedReads:
         if messages and self._node.limits.recheck_retained_source:
             left = [AbsentClientMessage(one.owner, one.owner_made, one.topic, one.qos) for one in messages]
             checked: list[bool] = []
-            self._absent.judge_retained(left, partial(self._checked, page, messages, checked))
+            self._absent.check_retained(left, partial(self._checked, page, messages, checked))
             if page.messages is None:
                 checked.append(False)  # the response comes later, and queues the page again
                 return True
@@ -364,7 +364,7 @@ class RetainedReads:
             return
         if not answer.more or not self._is_wanted(read):
             self._done(read, page.partition)
-            self._go_on(read.whole.client)
+            self._continue_client(read.whole.client)
         elif answer.messages:
             self._next(read, page.partition, answer.messages[-1].topic)
         else:  # the node has too many scans
@@ -374,10 +374,10 @@ class RetainedReads:
         """Request a page; pages to read again come first."""
         waiting = self._put_back.get(read.whole.client.number)
         if waiting is None:
-            self._ask_on(read, partition, after)
+            self._request_next(read, partition, after)
         else:
             waiting.append((read, partition, after))
-            self._go_on(read.whole.client)
+            self._continue_client(read.whole.client)
 
     def put_back(self, page: ReadPage) -> None:
         """Discard the rest of a page: it is read again when the client accepts more."""
@@ -388,7 +388,7 @@ class RetainedReads:
         waiting = self._put_back.setdefault(read.whole.client.number, deque())
         waiting.append((read, page.partition, page.last_delivered))
 
-    def _go_on(self, client: Client) -> None:
+    def _continue_client(self, client: Client) -> None:
         """Request one page again if none of the client is queued; if none is left, start delayed reads."""
         if self._pages.has(client):
             return
@@ -397,7 +397,7 @@ class RetainedReads:
             read, partition, after = waiting.popleft()
             if not waiting:
                 del self._put_back[client.number]
-            self._ask_on(read, partition, after)
+            self._request_next(read, partition, after)
         else:
             for whole in self._delayed.pop(client.number, ()):
                 self._read_more(whole)
@@ -408,19 +408,19 @@ class RetainedReads:
         self._held.has_room(conn)
         if isinstance(client := conn.context, Client):
             self._pages.resume(client)
-            self._go_on(client)
+            self._continue_client(client)
 
     def unsubscribed(self, client: Client) -> None:
         """Drop the reads of removed filters."""
         if client.number in self._current:
-            self._look_again(client)
+            self._drop_unwanted(client)
 
     def closed(self, client: Client) -> None:
         """Drop the reads of a closed connection."""
         if client.number in self._current:
             if client.session:
                 self._node.count("retained_reads_cut", len(self._current[client.number]))
-            self._look_again(client)
+            self._drop_unwanted(client)
             self._copies.closed(client)
 
     def _is_wanted(self, read: RetainedRead) -> bool:
@@ -438,9 +438,9 @@ class RetainedReads:
         if partition in read.partitions:
             read.partitions.discard(partition)
             if not read.partitions:
-                self._end(read)
+                self._end_read(read)
 
-    def _end(self, read: RetainedRead) -> None:
+    def _end_read(self, read: RetainedRead) -> None:
         self._ended(read)
 
     def _ended(self, read: RetainedRead) -> None:
@@ -466,5 +466,5 @@ class RetainedReads:
         self._copies.tick(now)
         while self._refused and self._refused[0][0] <= now:
             _, read, partition, after = self._refused.popleft()
-            self._ask_again(read, partition, after)
+            self._request_again(read, partition, after)
         self._scans.tick(now)

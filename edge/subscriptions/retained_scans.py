@@ -16,7 +16,7 @@ from wire.messages.retained import ReadRetainedAll, RetainedNone, RetainedPage
 __all__ = ["NodeScans"]
 
 ANSWER_S = 10.0  # timeout without a response to any scan; then a node's partitions are requested by themselves
-LOOK_S = 1.0  # between timeout checks
+CHECK_S = 1.0  # between timeout checks
 SCAN_S = 60.0  # after which a node has given up
 
 Key = tuple[int, str]
@@ -69,10 +69,10 @@ class NodeScans:
         request = self._requests.next_number()
         message = ReadRetainedAll(request, read.subscription.topic_filter, page)
         primaries = sorted({one.primary for one in placements.values() if one.primary})
-        told = {name for name in primaries if node.tell(name, message)}
-        read.placements = {number: one for number, one in placements.items() if one.primary in told}
+        sent = {name for name in primaries if node.tell(name, message)}
+        read.placements = {number: one for number, one in placements.items() if one.primary in sent}
         read.scanning = set(read.placements)
-        read.asked_at, read.deadline = node.now, node.now + LOOK_S
+        read.requested_at, read.deadline = node.now, node.now + CHECK_S
         if read.scanning:
             read.request = request
             self._reads[request] = self._by_filter[_key(read)] = read
@@ -113,7 +113,7 @@ class NodeScans:
         if after is not None:
             after[1](after[0])
 
-    def _ask_each(self, read: RetainedRead, numbers: Iterable[int]) -> None:
+    def _request_each(self, read: RetainedRead, numbers: Iterable[int]) -> None:
         for number in numbers:
             read.scanning.discard(number)
             self._ask(read, number)
@@ -122,19 +122,19 @@ class NodeScans:
     def tick(self, now: float) -> None:
         """Request partitions of unresponsive nodes by themselves."""
         for read in [read for read in self._reads.values() if read.deadline <= now]:
-            read.deadline = now + LOOK_S
-            given_up = now - read.asked_at >= SCAN_S
+            read.deadline = now + CHECK_S
+            given_up = now - read.requested_at >= SCAN_S
             silent = [
                 number
                 for number in sorted(read.scanning)
-                if given_up or now - self._heard(read, read.placements[number].primary) >= ANSWER_S
+                if given_up or now - self._last_response(read, read.placements[number].primary) >= ANSWER_S
             ]
             if silent:
                 self._node.count("retained_partitions_missed", len(silent))
-                self._ask_each(read, silent)
+                self._request_each(read, silent)
 
-    def _heard(self, read: RetainedRead, name: str) -> float:
-        return max(read.asked_at, self._answers.get(name, 0.0))
+    def _last_response(self, read: RetainedRead, name: str) -> float:
+        return max(read.requested_at, self._answers.get(name, 0.0))
 
     def map_moved(self, cluster_map: ClusterMap) -> None:
         """Request partitions with a changed primary by themselves."""
@@ -145,7 +145,7 @@ class NodeScans:
                 for number in sorted(read.scanning)
                 if number >= len(placements) or placements[number] != read.placements[number]
             ]
-            self._ask_each(read, moved)
+            self._request_each(read, moved)
 
 
 def _key(read: RetainedRead) -> Key:

@@ -37,7 +37,7 @@ class Unsubscribed(Protocol):
 
 
 @dataclass(slots=True)
-class _Adding:
+class _PendingSubscribe:
     """A SUBSCRIBE with some pieces answered."""
 
     filters: "SessionFilters"
@@ -58,7 +58,7 @@ class _Adding:
 
 
 @dataclass(slots=True)
-class _Removing:
+class _PendingUnsubscribe:
     """An UNSUBSCRIBE with some pieces answered."""
 
     filters: "SessionFilters"
@@ -97,9 +97,9 @@ class SessionFilters:
 
         Filters without a request, because too many are pending, are refused with 0x97.
         """
-        self._subscribe_piece(_Adding(self, client, wanted, then))
+        self._subscribe_piece(_PendingSubscribe(self, client, wanted, then))
 
-    def _subscribe_piece(self, item: _Adding) -> None:
+    def _subscribe_piece(self, item: _PendingSubscribe) -> None:
         piece, partial = item.piece(), item.client.partial
         request = self._requests.of(item.client).subscribe(piece, item.read)
         request.partial = [at for at, one in enumerate(piece) if one.topic_filter in partial] if partial else []
@@ -109,7 +109,7 @@ class SessionFilters:
             codes = item.codes + [int(ReasonCode.QUOTA_EXCEEDED)] * left
             item.then.subscribed(codes, item.existed + [False] * left, item.read)
 
-    def piece_subscribed(self, item: _Adding, answer: Control) -> None:
+    def piece_subscribed(self, item: _PendingSubscribe, answer: Control) -> None:
         """Request the next piece, or complete the SUBSCRIBE."""
         conn = item.client.conn
         if conn.closed or not isinstance(answer, SessionSubscribed):
@@ -130,14 +130,14 @@ class SessionFilters:
         Args:
             revoked: Permissions were removed; its pending copies of shared subscriptions go to other members.
         """
-        self._unsubscribe_piece(_Removing(self, client, names, then, revoked))
+        self._unsubscribe_piece(_PendingUnsubscribe(self, client, names, then, revoked))
 
-    def _unsubscribe_piece(self, item: _Removing) -> None:
+    def _unsubscribe_piece(self, item: _PendingUnsubscribe) -> None:
         request = self._requests.of(item.client).unsubscribe(item.piece(), revoked=item.revoked)
         if not self._requests.ask(request, item.answered, self._node.now):
             self._clients.error(item.client.conn, ReasonCode.SERVER_BUSY)
 
-    def piece_unsubscribed(self, item: _Removing, answer: Control) -> None:
+    def piece_unsubscribed(self, item: _PendingUnsubscribe, answer: Control) -> None:
         """Request the next piece, or complete the UNSUBSCRIBE."""
         conn = item.client.conn
         if conn.closed and item.revoked:

@@ -19,7 +19,7 @@ from edge.node.slices import Slices
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.live_message_holds import Hold, LiveMessageHolds
-from edge.subscriptions.packet_bounds import Joins, count_filters
+from edge.subscriptions.packet_bounds import ShareJoinLimit, count_filters
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters
 from edge.subscriptions.sys_scope import is_routed
@@ -37,13 +37,13 @@ __all__ = ["SubscribeHandler"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STEPS_MAX = 10  # of an iteration, for packets and again for disconnected clients
-JUDGED_PER_STEP = 50
+AUTHORIZED_PER_STEP = 50
 CHANGED_PER_STEP = 20  # filters added or removed in one step; a broad one is registered at the owner of every shard
 CHANGED_COST = 10
 FILTERS_PER_PACKET = 1_000  # beyond the limit of a session, answered one by one
 
 
-class _Waiting:
+class _PendingSuback:
     """A SUBSCRIBE with pending routes."""
 
     __slots__ = ("at", "client", "codes", "hold", "judged", "kept", "missing", "packet")
@@ -64,7 +64,7 @@ class _DurableSubscribe:
     """A SUBSCRIBE of a durable session, pending at its partition."""
 
     subscribing: "SubscribeHandler"
-    item: _Waiting
+    item: _PendingSuback
     granted: list[SessionSubscription]
 
     def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
@@ -134,9 +134,9 @@ class SubscribeHandler:
         self._held = held
         self._retained = retained
         self._rights = rights
-        self._waiting: dict[str, list[_Waiting]] = {}  # by pending filter
+        self._waiting: dict[str, list[_PendingSuback]] = {}  # by pending filter
         self.durable = SessionFilters(node, clients, requests)
-        self._joins = Joins(node, loop)
+        self._joins = ShareJoinLimit(node, loop)
         self.bound = self._joins.bound  # updates state derived from the node's limits
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
@@ -164,7 +164,7 @@ class SubscribeHandler:
         packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
         assert isinstance(packet, Subscribe)
         self._charge(client, len(packet.subscriptions))
-        self._asked.add(self._subscribing(_Waiting(client, packet, self._node.now)))
+        self._asked.add(self._subscribing(_PendingSuback(client, packet, self._node.now)))
 
     def _refuse_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
         """Close a connection for a packet with far more filters than a session may have: its decoding is one step."""
@@ -176,19 +176,19 @@ class SubscribeHandler:
         return True
 
     def _charge(self, client: Client, filters: int) -> None:
-        self._loop.charge(client.conn, filters, client.filter_gap_ns)
+        self._loop.charge(client.conn, filters, client.filter_interval_ns)
 
-    def _subscribing(self, item: _Waiting) -> Iterator[int]:
+    def _subscribing(self, item: _PendingSuback) -> Iterator[int]:
         client, packet = item.client, item.packet
         granted: list[SessionSubscription] = []
-        item.judged = self._rights.moment(client)
+        item.judged = self._rights.decision_version(client)
         identifier = property_values.subscription_identifier(packet.properties)
         for position, wanted in enumerate(packet.subscriptions):
-            if position % JUDGED_PER_STEP == 0 and position:
-                yield JUDGED_PER_STEP // 10
+            if position % AUTHORIZED_PER_STEP == 0 and position:
+                yield AUTHORIZED_PER_STEP // 10
                 if client.conn.closed:
                     return
-            code = self._judge(client, wanted.topic_filter, wanted.qos, len(granted), position)
+            code = self._authorize(client, wanted.topic_filter, wanted.qos, len(granted), position)
             if code < FAILURE:
                 code = min(wanted.qos, self._node.limits.maximum_qos)
                 granted.append(
@@ -212,7 +212,7 @@ class SubscribeHandler:
         else:
             yield from self._subscribe_ephemeral(item, granted)
 
-    def _judge(self, client: Client, topic_filter: str, qos: int, more: int, position: int) -> int:
+    def _authorize(self, client: Client, topic_filter: str, qos: int, more: int, position: int) -> int:
         limits, bounds = self._node.limits, client.known_bounds
         try:
             shared = parse_shared(topic_filter)
@@ -229,16 +229,16 @@ class SubscribeHandler:
         if topic_filter not in client.subscriptions and len(client.subscriptions) + more >= bounds.filters_max:
             self._node.count("refused_filters_max")
             return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
-        return self._judge_rights(client, topic_filter, qos)
+        return self._authorize_grant(client, topic_filter, qos)
 
-    def _judge_rights(self, client: Client, topic_filter: str, qos: int) -> int:
+    def _authorize_grant(self, client: Client, topic_filter: str, qos: int) -> int:
         """Return 0, or the code that refuses a filter; a partly granted one is added to the client's."""
         grant = self._rights.grant(client, topic_filter, min(qos, self._node.limits.maximum_qos))
         if grant is Grant.REFUSED:
             self._node.count("refused_filter_rights")
             self._rights.refused(client, "subscribe", topic_filter)
-            told = client.policy.tell_refusals
-            return _refusal(client, ReasonCode.NOT_AUTHORIZED if told else ReasonCode.UNSPECIFIED_ERROR)
+            reveal = client.policy.tell_refusals
+            return _refusal(client, ReasonCode.NOT_AUTHORIZED if reveal else ReasonCode.UNSPECIFIED_ERROR)
         if grant is Grant.PARTIAL:
             client.partial.add(topic_filter)
             self._rights.judge_deliveries(client)
@@ -246,10 +246,10 @@ class SubscribeHandler:
             client.partial.discard(topic_filter)
         return 0
 
-    def _suback(self, item: _Waiting) -> None:
+    def _suback(self, item: _PendingSuback) -> None:
         client, packet, codes = item.client, item.packet, item.codes
         properties: dict[int, object] = {}
-        if client.takes_reasons:
+        if client.wants_reason_strings:
             wanted = zip(packet.subscriptions, codes, strict=True)
             names = [one.topic_filter for one, code in wanted if code < FAILURE and one.retain_handling < 2]
             if reason := self._retained.limits.reason(names):
@@ -263,11 +263,16 @@ class SubscribeHandler:
             topic_filter = packet.subscriptions[at].topic_filter
             self._node.journal.note("refused", f"{codes[at]:#04x}", client.client_id, topic_filter, detail="SUBSCRIBE")
 
-    def _subscribe_durable(self, item: _Waiting, granted: list[SessionSubscription]) -> None:
+    def _subscribe_durable(self, item: _PendingSuback, granted: list[SessionSubscription]) -> None:
         self.durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
 
     def durable_subscribed(
-        self, item: _Waiting, granted: list[SessionSubscription], answers: list[int], existed: list[bool], read: int
+        self,
+        item: _PendingSuback,
+        granted: list[SessionSubscription],
+        answers: list[int],
+        existed: list[bool],
+        read: int,
     ) -> None:
         """Write SUBACK of a durable session, and read retained messages for it.
 
@@ -281,7 +286,7 @@ class SubscribeHandler:
         client = item.client
         results = iter(answers)
         item.codes = [_refusal(client, next(results)) if code < FAILURE else code for code in item.codes]
-        revoked = self._judge_again(item)
+        revoked = self._reauthorize(item)
         self._suback(item)
         taken, before = [], []
         for subscription, code, stood in zip(granted, answers, existed, strict=True):
@@ -293,7 +298,7 @@ class SubscribeHandler:
         self._clients.lifecycle.subscribed(client, taken)
         self._retained.read_for_session(client, taken, before, read)
 
-    def _subscribe_ephemeral(self, item: _Waiting, granted: list[SessionSubscription]) -> Iterator[int]:
+    def _subscribe_ephemeral(self, item: _PendingSuback, granted: list[SessionSubscription]) -> Iterator[int]:
         client = item.client
         existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
         item.hold = self._held.begin(client, granted, existed)
@@ -315,7 +320,7 @@ class SubscribeHandler:
             self._finish(item)
 
     def _affordable(
-        self, item: _Waiting, some: list[tuple[SessionSubscription, bool, int]]
+        self, item: _PendingSuback, some: list[tuple[SessionSubscription, bool, int]]
     ) -> list[tuple[SessionSubscription, bool]]:
         """Refuse the filters that would make matching too expensive; a durable session's partition checks them
         itself.
@@ -330,7 +335,7 @@ class SubscribeHandler:
             self._held.unsubscribed(client, [subscription.topic_filter for subscription, _, _ in refused])
         return [(one, before) for (one, before, _), verdict in zip(some, verdicts, strict=True) if verdict]
 
-    def _add(self, item: _Waiting, some: list[tuple[SessionSubscription, bool]]) -> None:
+    def _add(self, item: _PendingSuback, some: list[tuple[SessionSubscription, bool]]) -> None:
         client = item.client
         item.kept += some
         fresh = []
@@ -346,15 +351,15 @@ class SubscribeHandler:
             item.missing.add(name)
         self._registrar.hold(fresh, self._node.now)
 
-    def _judge_again(self, item: _Waiting) -> set[str]:
+    def _reauthorize(self, item: _PendingSuback) -> set[str]:
         """Authorize granted filters again before SUBACK if rules changed; return the revoked ones."""
         revoked: set[str] = set()
-        if item.judged == self._rights.moment(item.client):
+        if item.judged == self._rights.decision_version(item.client):
             return revoked
-        item.judged = self._rights.moment(item.client)
+        item.judged = self._rights.decision_version(item.client)
         for position, wanted in enumerate(item.packet.subscriptions):
             if item.codes[position] < FAILURE:
-                code = self._judge_rights(item.client, wanted.topic_filter, wanted.qos)
+                code = self._authorize_grant(item.client, wanted.topic_filter, wanted.qos)
                 if code:
                     item.codes[position] = code
                     revoked.add(wanted.topic_filter)
@@ -374,9 +379,9 @@ class SubscribeHandler:
         else:
             self._clients.lifecycle.unsubscribed(client, self._remove(client, names))
             for name in names:
-                self._wait_no_more(client, name)
+                self._complete_without(client, name)
 
-    def _wait_no_more(self, client: Client, name: str) -> None:
+    def _complete_without(self, client: Client, name: str) -> None:
         """Complete a SUBSCRIBE without a revoked filter: its route will not be added."""
         waiting = self._waiting.get(name, [])
         for item in [item for item in waiting if item.client is client]:
@@ -395,11 +400,11 @@ class SubscribeHandler:
                 if not item.missing:
                     self._finish(item)
 
-    def _finish(self, item: _Waiting) -> None:
+    def _finish(self, item: _PendingSuback) -> None:
         client = item.client
         if client.conn.closed:
             return
-        self._judge_again(item)
+        self._reauthorize(item)
         self._suback(item)
         still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
         taken = [subscription for subscription, _ in still]
@@ -448,10 +453,10 @@ class SubscribeHandler:
                 if client.conn.closed:
                     return
             some = names[start : start + CHANGED_PER_STEP]
-            there = set()
+            removed = set()
             for name in some:
-                codes.append(0 if name in client.subscriptions and name not in there else NO_SUBSCRIPTION_EXISTED)
-                there.add(name)
+                codes.append(0 if name in client.subscriptions and name not in removed else NO_SUBSCRIPTION_EXISTED)
+                removed.add(name)
             self._clients.lifecycle.unsubscribed(client, self._remove(client, some))
         self._unsuback(client, packet, codes)
         self._loop.resume(client.conn)

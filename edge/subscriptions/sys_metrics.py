@@ -14,15 +14,15 @@ from edge.node.node import EdgeNode
 from edge.node.ports import LoopCounters
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
-from edge.subscriptions.sys_scope import has_figures
+from edge.subscriptions.sys_scope import matches_metrics
 from edge.subscriptions.sys_topics import SysTopics
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.sessions import SessionOpened, SessionSubscription
 
-__all__ = ["SysFigures"]
+__all__ = ["SysMetrics"]
 
 
-class SysFigures:
+class SysMetrics:
     """Publishes the metrics of one edge every ``sys_interval_s``; 0: never.
 
     Args:
@@ -71,8 +71,8 @@ class SysFigures:
             return
         self._next = now + self._node.limits.sys_interval_s
         interval_s, self._last = now - self._last, now
-        figures = self._figures()
-        for topic, value in self._sys.update(now - self._started, interval_s, figures, self._node.map):
+        values = self._values()
+        for topic, value in self._sys.update(now - self._started, interval_s, values, self._node.map):
             route = self._routes.of_local(topic.encode())
             if route.subs:
                 self._loop.publish(route, InboundPublish(topic.encode(), value))
@@ -80,17 +80,17 @@ class SysFigures:
             if stored:
                 self._loop.publish(Route(topic.encode(), stored), InboundPublish(topic.encode(), value))
 
-    def _figures(self) -> dict[str, int]:
+    def _values(self) -> dict[str, int]:
         """Return the loop's counters, and the other values of $SYS."""
-        figures = self._loop.counters() | {
+        values = self._loop.counters() | {
             name: self._node.counts[name] for name in REASON_OF.keys() & self._node.counts
         }
-        figures["clients"] = self._clients.doors.total()
-        figures["subscriptions"] = len(self._routes.local)
-        figures["shared"] = self._routes.local.shared
-        figures["sockets"] = self._clients.adopted
-        figures["connects"] = sum(count for name, count in self._node.counts.items() if name.startswith("connects_"))
-        return figures
+        values["clients"] = self._clients.doors.total()
+        values["subscriptions"] = len(self._routes.local)
+        values["shared"] = self._routes.local.shared
+        values["sockets"] = self._clients.adopted
+        values["connects"] = sum(count for name, count in self._node.counts.items() if name.startswith("connects_"))
+        return values
 
     def _may_receive(self, sub: Sub, topic: str) -> bool:
         """Return whether a durable session may receive a metric: other rules may have granted its filter."""
@@ -109,7 +109,7 @@ class SysFigures:
         if not client.session:
             return
         for subscription in taken:
-            if has_figures(subscription.topic_filter):
+            if matches_metrics(subscription.topic_filter):
                 self._names.setdefault(client.number, set()).add(subscription.topic_filter)
                 self._stored.add(client, subscription)
 

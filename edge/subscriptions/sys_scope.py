@@ -5,7 +5,7 @@ under $SYS stay at their edge. A filter may match both kinds, as ``$SYS/#`` does
 Decision: docs/adr/0056-sys-topics-and-events.md.
 """
 
-__all__ = ["EVENTS", "has_figures", "is_routed"]
+__all__ = ["EVENTS", "is_routed", "matches_metrics"]
 
 EVENTS = "$SYS/cluster/events/"
 ROUTED = (["$SYS", "broker", "connection"], EVENTS.split("/")[:-1])  # topics below these
@@ -19,7 +19,7 @@ def is_routed(topic_filter: str) -> bool:
     return any(_reaches_below(levels, branch) for branch in ROUTED)
 
 
-def has_figures(topic_filter: str) -> bool:
+def matches_metrics(topic_filter: str) -> bool:
     """Return whether a filter may match a $SYS topic of an edge's own."""
     return topic_filter.startswith("$SYS") and topic_filter.split("/")[:3] not in ROUTED
 

@@ -26,7 +26,7 @@ class SysTopics:
             "$SYS/broker/node": node.encode(),
         }
         self._loads = LoadAverages()
-        self._most: dict[str, int] = {}  # maxima of clients and bytes
+        self._maxima: dict[str, int] = {}  # maxima of clients and bytes
         self._epoch = -1  # of the published map
 
     def update(
@@ -41,7 +41,7 @@ class SysTopics:
             cluster_map: Its nodes are published if its epoch changed.
         """
         totals = _totals(counters)
-        new: dict[str, object] = {f"{BROKER}{name}": total for name, total in totals.items() if name not in UNTOLD}
+        new: dict[str, object] = {f"{BROKER}{name}": total for name, total in totals.items() if name not in LOAD_ONLY}
         new |= self._present(counters)
         new["$SYS/broker/publish/bytes/received"] = counters.get("publish_bytes_in", 0)
         new["$SYS/broker/publish/bytes/sent"] = counters.get("publish_bytes_out", 0)
@@ -63,15 +63,15 @@ class SysTopics:
 
     def _present(self, counters: Mapping[str, int]) -> dict[str, object]:
         clients, held = counters.get("clients", 0), counters.get("held_bytes", 0)
-        most = self._most
-        most["clients"], most["held"] = max(most.get("clients", 0), clients), max(most.get("held", 0), held)
+        maxima = self._maxima
+        maxima["clients"], maxima["held"] = max(maxima.get("clients", 0), clients), max(maxima.get("held", 0), held)
         return {
             "$SYS/broker/clients/connected": clients,
             "$SYS/broker/clients/active": clients,
             "$SYS/broker/clients/total": clients,
-            "$SYS/broker/clients/maximum": most["clients"],
+            "$SYS/broker/clients/maximum": maxima["clients"],
             "$SYS/broker/heap/current": held,
-            "$SYS/broker/heap/maximum": most["held"],
+            "$SYS/broker/heap/maximum": maxima["held"],
             "$SYS/broker/subscriptions/count": counters.get("subscriptions", 0),
             "$SYS/broker/shared_subscriptions/count": counters.get("shared", 0),
         }
@@ -93,7 +93,7 @@ class SysTopics:
         return [(topic, self._values[topic]) for topic in sorted(self._values) if matches(topic_filter, topic)]
 
 
-UNTOLD = frozenset(("sockets", "connections"))  # these have load averages only
+LOAD_ONLY = frozenset(("sockets", "connections"))  # these have load averages only
 LOADS = {  # names of load averages that differ from the totals' names
     "publish/messages/received": "publish/received",
     "publish/messages/sent": "publish/sent",

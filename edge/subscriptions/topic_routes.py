@@ -22,7 +22,7 @@ from mqtt.topics import has_wildcard, is_reserved
 
 __all__ = ["TopicRoutes"]
 
-FORGOTTEN_MAX = 16  # oldest local topics, removed for a new one when the cache is full
+EVICTED_MAX = 16  # oldest local topics, removed for a new one when the cache is full
 
 
 class TopicRoutes:
@@ -91,16 +91,16 @@ class TopicRoutes:
     def need(self, topic: str, then: Callable[[Route], None]) -> None:
         """Call ``then`` with the topic's Route when it is known; this iteration then runs all parts."""
 
-        def told(route: Route) -> None:
+        def on_route(route: Route) -> None:
             self._wake()
             then(route)
 
-        self.cache.need(topic, told)
+        self.cache.need(topic, on_route)
 
     def of_local(self, topic: bytes) -> Route:
         """Return a Route of this edge's own subscribers of a topic."""
         if not self._has_room(self.cache.bytes):
-            self._loop.drop_oldest_local(FORGOTTEN_MAX)
+            self._loop.drop_oldest_local(EVICTED_MAX)
         audience = self.local.subscribers(topic.decode())
         route = Route(topic, audience.subs, audience=audience)
         route.copies = audience.copies

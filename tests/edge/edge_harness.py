@@ -90,7 +90,7 @@ class RecordingNode(EdgeNode):
     def tell_all(self, node: str, messages: list[Control]) -> int:
         return sum(self.tell(node, message) for message in messages)
 
-    def ask_connects(self, node: str, records: list[ConnectRequest]) -> int:
+    def send_connect_requests(self, node: str, records: list[ConnectRequest]) -> int:
         return self.tell_all(node, cast("list[Control]", records))
 
 

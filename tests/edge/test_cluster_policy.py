@@ -48,7 +48,7 @@ class Cluster:
         self.edge = Edge(steps=steps, rules=rules)
         self.core = self.edge.core
         steps += [*([more] if more else []), PasswordStep(RouterUsers(SECRET), self.edge.chains.known)]
-        self.core.logins.add_desks({"hash": self.desk})
+        self.core.logins.add_job_queues({"hash": self.desk})
         self.edge.held |= {FollowPolicy, *ASKED}
         for command in before:
             assert self.machine.apply(command).step is not None

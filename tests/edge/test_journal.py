@@ -6,7 +6,7 @@ from pathlib import Path
 from edge.loop import layout
 from edge.node.limits import EdgeLimits
 from tests.edge.edge_harness import START_UTC, Edge
-from tests.edge.test_looks import rows
+from tests.edge.test_queries import rows
 from wire.messages.sessions import KickSession
 
 

@@ -16,7 +16,7 @@ from conf.limit_settings import PACKET_BYTES_MAX
 from edge.clients.client import Client
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.login import certificate_facts
-from edge.login.certificate_facts import KEPT_BYTES_MAX, shown_facts
+from edge.login.certificate_facts import CACHED_BYTES_MAX, shown_facts
 from edge.node.limits import EdgeLimits
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest, Unsubscribe, Will
@@ -196,7 +196,7 @@ def test_certificate_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return CertificateFacts({}, "1", str(len(der)), "")
 
     monkeypatch.setattr(certificate_facts, "certificate_facts", reads)
-    for size in (10, 20, 10, KEPT_BYTES_MAX, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, KEPT_BYTES_MAX + 1):
+    for size in (10, 20, 10, CACHED_BYTES_MAX, CACHED_BYTES_MAX, CACHED_BYTES_MAX + 1, CACHED_BYTES_MAX + 1):
         conn: Any = SimpleNamespace(
             tls=SimpleNamespace(getpeercert=lambda _, size=size: b"read once" + bytes(size - 9))
         )
@@ -206,7 +206,7 @@ def test_certificate_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="unreadable"):
             shown_facts(unreadable)
-    assert read == [10, 20, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, KEPT_BYTES_MAX + 1, 10, 10]
+    assert read == [10, 20, CACHED_BYTES_MAX, CACHED_BYTES_MAX + 1, CACHED_BYTES_MAX + 1, 10, 10]
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x87), (4, 5)])

@@ -13,7 +13,7 @@ import trio
 from pydantic import ValidationError
 
 from conf.settings import ListenerSettings
-from edge.listeners.listener_admission import front_door
+from edge.listeners.listener_admission import proxy_admission
 from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader, crc32c
 from edge.loop.options import FirstBytes
@@ -144,9 +144,9 @@ def test_random_bytes_are_refused_or_bounded() -> None:
 def test_default_trusted_networks(address: str, trusted: bool) -> None:
     """Loopback, also as IPv4-mapped IPv6."""
     settings = ListenerSettings(name="x", port=0, tls=False, proxy_protocol="any")
-    door = front_door(settings.proxy_protocol, settings.proxy_trusted)
+    door = proxy_admission(settings.proxy_protocol, settings.proxy_trusted)
     assert door is not None and door.trusted.names(address) is trusted
-    assert front_door("none", settings.proxy_trusted) is None
+    assert proxy_admission("none", settings.proxy_trusted) is None
 
 
 def test_invalid_network_is_reported() -> None:

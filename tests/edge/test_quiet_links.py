@@ -1,6 +1,6 @@
 """Keepalives on silent links."""
 
-from edge.cluster.peer_table import SPEAKING_MAX
+from edge.cluster.peer_table import KEEPALIVES_MAX
 from edge.loop.options import ConnOptions
 from edge.loop.state import LINK
 from tests.edge.edge_harness import Edge
@@ -30,4 +30,4 @@ def test_keepalives_of_many_links_are_sent_in_slices() -> None:
         in_one_turn.append(len(said))
         spoken |= said
         edge.turn(0.001)
-    assert len(spoken) == LINKS and max(in_one_turn) == SPEAKING_MAX, in_one_turn
+    assert len(spoken) == LINKS and max(in_one_turn) == KEEPALIVES_MAX, in_one_turn

@@ -56,7 +56,7 @@ def test_clients_of_one_address_share_a_rate(limit: dict[str, float]) -> None:
     sessions = []
     for number in range(12):
         session = edge.accept(listener.policy)
-        session.client.seat = listener.intake.enter("192.0.2.1" if number < 10 else "192.0.2.2")
+        session.client.seat = listener.admission.enter("192.0.2.1" if number < 10 else "192.0.2.2")
         session.connect(f"c{number}")
         sessions.append(session)
     for session in sessions:
@@ -86,7 +86,7 @@ def test_filters_of_one_address_share_a_rate() -> None:
     sessions = []
     for number in range(4):
         session = edge.accept(listener.policy)
-        session.client.seat = listener.intake.enter("192.0.2.1" if number < 3 else "192.0.2.2")
+        session.client.seat = listener.admission.enter("192.0.2.1" if number < 3 else "192.0.2.2")
         session.connect(f"c{number}")
         sessions.append(session)
     for session in sessions:
@@ -106,7 +106,7 @@ def test_reconnect_does_not_refill_the_rate() -> None:
     settings = ListenerSettings(
         name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0, proxy_protocol="any"
     )
-    intake = EdgeListener(settings).intake
+    intake = EdgeListener(settings).admission
     seat = intake.enter("192.0.2.1")
     purse = seat.purse
     seat.leave()

@@ -137,7 +137,7 @@ def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, EdgeListene
     made.socket.close()
 
     def put(policy: ListenerPolicy) -> None:
-        edge.core.rebounding.put({policy.name: policy})
+        edge.core.limit_updater.put({policy.name: policy})
         edge.core.rights.judge_again()
         edge.core.node.wake()
 
@@ -149,7 +149,7 @@ def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, EdgeListene
 def seated(edge: Edge, listener: EdgeListener, client_id: str, address: str = "192.0.2.1") -> Session:
     """Return a client of a listener, after CONNECT."""
     session = edge.accept(listener.policy)
-    session.client.seat = listener.intake.enter(address)
+    session.client.seat = listener.admission.enter(address)
     session.connect(client_id)
     return session
 
@@ -170,7 +170,7 @@ def test_listener_limits_follow_a_reload_and_connections_stay() -> None:
     }
     bounds = session.client.known_bounds
     assert not session.closed and (bounds.filters_max, bounds.publish_rate_max, bounds.inflight_max) == (1, 5.0, 0)
-    assert listener.intake.refusal("192.0.2.1", edge.now) == "refused_connections_address"
+    assert listener.admission.refusal("192.0.2.1", edge.now) == "refused_connections_address"
     assert seated(edge, listener, "d").client.known_bounds.inflight_max == 3
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from edge.rights.absent import AbsentUserChecks
 from edge.subscriptions import retained_pages
-from edge.subscriptions.retained_pages import MESSAGES_PER_TURN
+from edge.subscriptions.retained_pages import MESSAGES_PER_ITERATION
 from tests.edge.edge_harness import PARTITIONS, Edge, Session
 from tests.edge.retained_partitions import retained
 from tests.edge.session_answers import publishes
@@ -48,7 +48,7 @@ def test_iteration_delivers_bounded_messages_round_robin() -> None:
     answer(edge, little, 1)
     one_turn(edge)
     first = len(publishes(greedy))
-    assert 0 < first <= MESSAGES_PER_TURN + PAGE and edge.core.busy
+    assert 0 < first <= MESSAGES_PER_ITERATION + PAGE and edge.core.busy
     one_turn(edge)
     one_turn(edge)
     assert len(publishes(modest)) == PAGE
@@ -65,13 +65,13 @@ def test_pages_of_closed_or_unsubscribed_clients_cost_nothing(gone: bool, monkey
     edge = Edge()
     session, read = reading(edge, "c")
     judged: list[int] = []
-    original = AbsentUserChecks.judge_retained
+    original = AbsentUserChecks.check_retained
 
     def judge(self: AbsentUserChecks, left, then) -> None:  # type: ignore[no-untyped-def]
         judged.append(len(left))
         original(self, left, then)
 
-    monkeypatch.setattr(AbsentUserChecks, "judge_retained", judge)
+    monkeypatch.setattr(AbsentUserChecks, "check_retained", judge)
     answer(edge, read, PAGES)
     before = len(judged)
     assert before < PAGES and edge.core.busy
@@ -91,6 +91,6 @@ def test_queued_pages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one_turn(edge)
     answer(edge, read, PAGES, bytes(1_000))
     taken = len(publishes(session))
-    assert taken > MESSAGES_PER_TURN + PAGE
+    assert taken > MESSAGES_PER_ITERATION + PAGE
     edge.turn()
     assert taken + len(publishes(session)) == PAGES * PAGE

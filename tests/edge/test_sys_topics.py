@@ -4,7 +4,7 @@ import pytest
 
 from edge.loop.state import InboundPublish
 from edge.node.limits import EdgeLimits
-from edge.subscriptions.sys_scope import has_figures, is_routed
+from edge.subscriptions.sys_scope import is_routed, matches_metrics
 from tests.edge.edge_harness import Edge
 from tests.edge.session_answers import DURABLE, publishes
 from wire.messages.retained import RetainedMessage
@@ -51,7 +51,7 @@ def test_sys_is_delivered_at_subscribe_and_when_it_changes() -> None:
 )
 def test_routed_filters_and_metric_filters(topic_filter: str, routed: bool, figures: bool) -> None:
     """Topics below $SYS/broker/connection/ and $SYS/cluster/events/ are routed; all others under $SYS are an edge's."""
-    assert (is_routed(topic_filter), has_figures(topic_filter)) == (routed, figures)
+    assert (is_routed(topic_filter), matches_metrics(topic_filter)) == (routed, figures)
 
 
 def test_filters_of_routed_topics_are_registered_and_released() -> None:

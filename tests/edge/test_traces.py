@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from tests.edge.edge_harness import Edge, cluster_map
-from tests.edge.test_looks import ADMIN, rows
+from tests.edge.test_queries import ADMIN, rows
 from wire.messages.hello import PeerKey
 from wire.messages.map_pages import map_pages
 from wire.messages.orders import NodeOrdered, OrderNode

@@ -6,7 +6,7 @@ from typing import Any
 from access.limits.bans import Ban
 from access.rules.rights import ConnectionRights
 from access.rules.rules import AccessRule
-from edge.disconnected_filters import AwayFilters
+from edge.disconnected_filters import DisconnectedFilterChecks
 from edge.login import logins
 from edge.publishing import publishing
 from edge.rights import sweep as sweeps
@@ -44,7 +44,7 @@ def _costs_nothing(patch: Any) -> None:
     patch.setattr(logins, "RENEWED_FILTER_NS", 0)
 
 
-_take = sweeps._Look.take
+_take = sweeps._FilterCheck.take
 
 
 def _by_an_older_view(self: AbsentUserChecks, away: Any, then: Any) -> bool:
@@ -52,14 +52,14 @@ def _by_an_older_view(self: AbsentUserChecks, away: Any, then: Any) -> bool:
     return _judge_filters(self, away, lambda refused: then(names if refused is None else refused))
 
 
-_judge_filters, _follow_map = AbsentUserChecks.judge_filters, AwayFilters._follow_map
+_judge_filters, _follow_map = AbsentUserChecks.check_filters, DisconnectedFilterChecks._follow_map
 
 
 def _left_from_nowhere(owner: str, made: int, topic: str, qos: int, *_: str) -> AbsentClientMessage:
     return AbsentClientMessage(owner, made, topic, qos)
 
 
-def _looks_at_its_new_ones(self: AwayFilters) -> None:
+def _looks_at_its_new_ones(self: DisconnectedFilterChecks) -> None:
     self._edges = frozenset()
     _follow_map(self)
 
@@ -67,22 +67,22 @@ def _looks_at_its_new_ones(self: AwayFilters) -> None:
 EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "an absent client's filters are judged by an older policy than they are of",
-        "edge/rights/absent.py AbsentUsers.judge_filters",
-        lambda patch: patch.setattr(AbsentUserChecks, "judge_filters", _by_an_older_view),
+        "edge/rights/absent.py AbsentUserChecks.check_filters",
+        lambda patch: patch.setattr(AbsentUserChecks, "check_filters", _by_an_older_view),
         _A.test_newer_policy_is_not_judged_by_an_older_view,
         "test_newer_policy_is_not_judged_by_an_older_view",
     ),
     SeededBug(
         "whoever leaves before its filters are judged is forgotten",
-        "edge/disconnected_filters.py AwayFilters.left",
-        lambda patch: patch.setattr(AwayFilters, "left", lambda *_: None),
+        "edge/disconnected_filters.py DisconnectedFilterChecks.left",
+        lambda patch: patch.setattr(DisconnectedFilterChecks, "left", lambda *_: None),
         partial(_A.test_disconnect_before_check_is_checked_by_its_edge, "told", 1),
         "test_disconnect_before_check_is_checked_by_its_edge",
     ),
     SeededBug(
         "an edge that ended has nobody look at what it left",
-        "edge/disconnected_filters.py AwayFilters._follow_map",
-        lambda patch: patch.setattr(AwayFilters, "_follow_map", _looks_at_its_new_ones),
+        "edge/disconnected_filters.py DisconnectedFilterChecks._follow_map",
+        lambda patch: patch.setattr(DisconnectedFilterChecks, "_follow_map", _looks_at_its_new_ones),
         _A.test_new_edge_of_a_partition_checks_it_whole,
         "test_new_edge_of_a_partition_checks_it_whole",
     ),
@@ -153,7 +153,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "all filters of one client are judged in one turn",
         "edge/rights/sweep.py _Look.take",
-        lambda patch: patch.setattr(sweeps._Look, "take", _all_at_once),
+        lambda patch: patch.setattr(sweeps._FilterCheck, "take", _all_at_once),
         _N.test_many_filters_are_checked_over_several_iterations,
         "test_many_filters_are_checked_over_several_iterations",
     ),
@@ -166,8 +166,8 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "filters of earlier connections are nobody's",
-        "edge/rights/sweep.py Sweep._judge_resumed",
-        lambda patch: patch.setattr(ReauthorizationPass, "_judge_resumed", _forgets),
+        "edge/rights/sweep.py ReauthorizationPass._check_resumed",
+        lambda patch: patch.setattr(ReauthorizationPass, "_check_resumed", _forgets),
         _F.test_resume_removes_filters_without_permission,
         "test_resume_removes_filters_without_permission",
     ),

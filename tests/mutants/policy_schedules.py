@@ -153,8 +153,8 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     ),
     _bug(
         "A5: a login that waits for its hash is not judged anew",
-        "edge/login/logins.py Logins.rights_taken",
-        lambda patch: patch.setattr(ClientLogins, "rights_taken", lambda _: None),
+        "edge/login/logins.py ClientLogins.permissions_removed",
+        lambda patch: patch.setattr(ClientLogins, "permissions_removed", lambda _: None),
         partial(_P.test_a5_late_success_fills_no_cache, 0.1),
         "test_a5_late_success_fills_no_cache",
     ),
@@ -230,7 +230,7 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     ),
     _bug(
         "a connection outlives its revoked token",
-        "edge/cluster_policy.py ClusterPolicy._judge",
+        "edge/cluster_policy.py ClusterPolicy._is_rejected",
         _wrapped(
             PolicyView,
             "is_revoked",

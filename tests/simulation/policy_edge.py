@@ -65,7 +65,7 @@ class UsersOfCluster:
 
     def join(self, logins: ClientLogins) -> None:
         """Set the logins whose hashes to compute."""
-        logins.add_desks({"hash": self._desk})
+        logins.add_job_queues({"hash": self._desk})
 
     def hash_all(self, later: Callable[..., None], done: Callable[[int, Ticket, object], None]) -> None:
         """Start the requested hashes; each ends after a drawn time."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.disconnected_filters import AwayFilters
+from edge.disconnected_filters import DisconnectedFilterChecks
 from edge.rights import sweep
 from edge.rights.sources import RuleBook, Sources
 from storage.rights import filters
@@ -39,7 +39,7 @@ def test_a1_step_is_acknowledged_after_the_last_connection(monkeypatch: pytest.M
     client, reader = users.reader("u", "e1", "for-u"), users.reader("v", "e2", "t")
     writer = users.client("v", "e2", "writer")
     crowd(users, "e1", 3)  # checked before u, which connected first
-    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the sweep stops after the step
+    monkeypatch.setattr(sweep, "CLIENTS_PER_ITERATION", 0)  # the sweep stops after the step
     verb = users.begin("role put", role="of-u", rules=[])
     users.scene.run(1.0)
     assert not verb.done
@@ -47,7 +47,7 @@ def test_a1_step_is_acknowledged_after_the_last_connection(monkeypatch: pytest.M
     client.publish("t", "by the new rules", 0)
     users.scene.run(0.1)
     assert client.received and not reader.received
-    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 1)
+    monkeypatch.setattr(sweep, "CLIENTS_PER_ITERATION", 1)
     users.scene.until(lambda: verb.done)
     users.watch.deny("u", "role put", login=False)
     for late in range(20):
@@ -108,7 +108,7 @@ def test_a6_steps_come_faster_than_a_sweep(monkeypatch: pytest.MonkeyPatch) -> N
     names = [f"w{number}" for number in range(12)]
     for name in names:
         users.done("user add", user=name, record=quick_record(PASSWORD), roles=["of-u"])
-    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 1)
+    monkeypatch.setattr(sweep, "CLIENTS_PER_ITERATION", 1)
     verbs = []
     for number, _ in enumerate(names):
         rules = [{"allow": True, "actions": 31, "filter": f"only/{number}"}]
@@ -125,7 +125,7 @@ def test_a7_long_sweep_does_not_end_the_lease(monkeypatch: pytest.MonkeyPatch) -
     stays = users.client("v", "e1", "stays")
     users.client("u", "e1")
     began = users.cluster.scheduler.now
-    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the sweep stops, as with very many clients
+    monkeypatch.setattr(sweep, "CLIENTS_PER_ITERATION", 0)  # the sweep stops, as with very many clients
     verb = users.begin("role put", role="of-u", rules=[])
     users.scene.run(8.0)
     assert not verb.done
@@ -358,7 +358,7 @@ def test_b3_recheck_mark_is_lost_with_its_primary() -> None:
 def test_b6_more_filters_than_connect_reports(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
     """Messages queued for a member without the right go to another one, also after a failover."""
     monkeypatch.setattr(filters, "TOLD_MAX", 0)
-    monkeypatch.setattr(AwayFilters, "taken", lambda *_: None)  # ignored while u is absent
+    monkeypatch.setattr(DisconnectedFilterChecks, "taken", lambda *_: None)  # ignored while u is absent
     users = Users(storages=2, replicas=2, edges=2, partitions=1)
     client = users.client("u", "e1", options=DURABLE)
     for topic_filter in ("$share/g/taken/x", "taken/y", "kept/x"):

@@ -26,7 +26,7 @@ from conf.node_settings import LogSettings
 from conf.settings import ListenerSettings
 from edge.login import callout_service
 from edge.login.auth_jobs import AuthJobs
-from edge.login.callout_service import AT_ONCE
+from edge.login.callout_service import CONCURRENT_MAX
 from edge.login.http_callouts import HttpCallouts
 from edge.login.server_urls import ServerUrls
 from tests.patience import PATIENCE_S
@@ -264,7 +264,7 @@ async def test_concurrent_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) 
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
-        if most >= AT_ONCE:
+        if most >= CONCURRENT_MAX:
             full.set()
         await stream.receive_some(4_096)
         await full.wait()
@@ -278,7 +278,7 @@ async def test_concurrent_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) 
         numbers = [place.come(str(number)) for number in range(100)]
         for number in numbers:
             assert await place.answer(number) is not None
-        assert most == AT_ONCE
+        assert most == CONCURRENT_MAX
 
 
 async def test_proxy_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ class Hashed:
         self.step = PasswordStep(FileUsers(self.records, SECRET), self.edge.chains.known)
         steps += [self.step, *more]
         self.desk = AuthJobs(waiting_max)
-        self.edge.core.logins.add_desks({"hash": self.desk})
+        self.edge.core.logins.add_job_queues({"hash": self.desk})
 
     def come(self, user: str, password: bytes, client_id: str = "c", version: int = 5, **more: Any) -> Session:
         session = self.edge.accept(CLOSED)
@@ -251,7 +251,7 @@ def test_user_reloaded_during_its_hash_is_checked_again() -> None:
     hashed = Hashed({"u": b"old"})
     session = hashed.come("u", b"old")
     hashed.step.replace(FileUsers({"u": record(b"new")}, SECRET))
-    hashed.edge.core.logins.rights_taken()
+    hashed.edge.core.logins.permissions_removed()
     for _ in range(3):
         hashed.work()
     assert code(session) == 0x86
@@ -313,7 +313,7 @@ def test_permission_removal_before_claim_commit_runs_chain_again() -> None:
         hashed.work()
         (request,) = edge.take(OpenSession)
         hashed.step.replace(FileUsers({"u": record(password)}, SECRET))
-        edge.core.logins.rights_taken()
+        edge.core.logins.permissions_removed()
         answer = edge.reply(request)
         assert isinstance(answer, SessionOpened)
         edge.storage(answer)
@@ -332,7 +332,7 @@ def test_disconnect_during_second_chain_run_is_reported() -> None:
     hashed.work()
     (request,) = edge.take(OpenSession)
     hashed.step.replace(FileUsers({"u": record(b"p")}, SECRET))
-    edge.core.logins.rights_taken()
+    edge.core.logins.permissions_removed()
     answer = edge.reply(request)
     assert answer is not None
     edge.storage(answer)

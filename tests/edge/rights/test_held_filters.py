@@ -1,6 +1,6 @@
 """Filters of large resumed sessions are read in pages, authorized, and removed if refused."""
 
-from edge.session_filter_reads import ANSWER_S, READ_AT_ONCE, WAITING_MIN
+from edge.session_filter_reads import ANSWER_S, CONCURRENT_READS_MAX, WAITING_MIN
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_resumed_filters import DURABLE, taken
@@ -77,23 +77,23 @@ def test_new_primary_is_read_from_the_start() -> None:
 
 def test_concurrent_reads_are_bounded_and_skip_closed_clients() -> None:
     edge = ruled(roles(device=LESS))
-    clients = [resumed(edge, f"anna{number}", 5 + number) for number in range(READ_AT_ONCE + 2)]
+    clients = [resumed(edge, f"anna{number}", 5 + number) for number in range(CONCURRENT_READS_MAX + 2)]
     asked = edge.take(ListFilters)
-    assert len(asked) == READ_AT_ONCE
+    assert len(asked) == CONCURRENT_READS_MAX
     clients[0].drop()
-    clients[READ_AT_ONCE].drop()
+    clients[CONCURRENT_READS_MAX].drop()
     for one in asked:
         edge.storage(FiltersListed(one.request, [SessionSubscription("more/a", 1)]))
     turns(edge)
     (last,) = edge.take(ListFilters)
-    assert last.session & 0xFFFF == 5 + READ_AT_ONCE + 1
-    assert taken(edge) == ["more/a"] * (READ_AT_ONCE - 1)
+    assert last.session & 0xFFFF == 5 + CONCURRENT_READS_MAX + 1
+    assert taken(edge) == ["more/a"] * (CONCURRENT_READS_MAX - 1)
 
 
 def test_reconnecting_client_does_not_accumulate() -> None:
     """An unresponsive partition uses all slots; closed connections are removed."""
     edge = ruled(roles(device=LESS))
-    for number in range(READ_AT_ONCE):
+    for number in range(CONCURRENT_READS_MAX):
         resumed(edge, f"anna{number}", 5 + number)
     last = resumed(edge, "last", 99).client
     for _ in range(3 * WAITING_MIN):
@@ -111,11 +111,11 @@ def test_partition_without_primary_does_not_delay_others() -> None:
     names = [f"anna{number}" for number in range(40)]
     edge.router(*map_pages(cluster_map(2)))
     lost = edge.core.node.map.partition_for(names[0])
-    there = [name for name in names if edge.core.node.map.partition_for(name) == lost][: READ_AT_ONCE + 2]
+    there = [name for name in names if edge.core.node.map.partition_for(name) == lost][: CONCURRENT_READS_MAX + 2]
     other = next(name for name in names if edge.core.node.map.partition_for(name) != lost)
     for number, name in enumerate(there):
         resumed(edge, name, 5 + number)
-    assert [one.partition for one in edge.take(ListFilters)] == [lost] * READ_AT_ONCE
+    assert [one.partition for one in edge.take(ListFilters)] == [lost] * CONCURRENT_READS_MAX
     moved = cluster_map(3)
     moved.partitions[lost] = PartitionEntry(2, "", ("s0",))
     edge.router(*map_pages(moved))
@@ -129,12 +129,12 @@ def test_unresponsive_partition_does_not_delay_others() -> None:
     place = edge.core.node.map.partition_for
     names = [f"anna{number}" for number in range(60)]
     hung = place(names[0])
-    there = [name for name in names if place(name) == hung][: READ_AT_ONCE + 2]
+    there = [name for name in names if place(name) == hung][: CONCURRENT_READS_MAX + 2]
     others = [name for name in names if place(name) != hung][:2]
     for number, name in enumerate((*there, others[0])):
         resumed(edge, name, 5 + number)
     asked = edge.take(ListFilters)
-    assert [one.partition for one in asked] == [hung] * READ_AT_ONCE
+    assert [one.partition for one in asked] == [hung] * CONCURRENT_READS_MAX
     assert edge.core.held_filters.next_deadline() == edge.now + ANSWER_S
     edge.turn(ANSWER_S)
     assert [one.partition for one in edge.take(ListFilters)] == [place(others[0])]

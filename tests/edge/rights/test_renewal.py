@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from access.identity.principal import Allow, Answer, Credentials, Job, Pass, TimePoint
-from edge.rights.sweep import FILTERS_OF_TURN
+from edge.rights.sweep import FILTERS_PER_ITERATION
 from mqtt.packets import Auth, Connect
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
@@ -119,7 +119,7 @@ def turns_until(edge: Edge, session: Session, is_over: Callable[[], bool]) -> in
         before = len(session.client.subscriptions)
         edge.turn()
         session.read()
-        assert before - len(session.client.subscriptions) <= FILTERS_OF_TURN
+        assert before - len(session.client.subscriptions) <= FILTERS_PER_ITERATION
     raise AssertionError("not over")
 
 
@@ -130,7 +130,7 @@ def test_many_filters_are_checked_over_several_iterations() -> None:
     tokens.now = replace(tokens.now, roles=("narrow",))
     session.send(Auth(0x19, METHOD))
     given = edge.core.rights.renewals
-    turns = turns_until(edge, session, lambda: edge.core.sweep.has_judged(0, given))
+    turns = turns_until(edge, session, lambda: edge.core.sweep.is_applied(0, given))
     assert set(session.client.subscriptions) == {"down/a"} and turns > 3
 
 
@@ -165,8 +165,8 @@ def test_rights_replaced_while_queued_keep_the_queue_position() -> None:
     session.send(Auth(0x19, METHOD))
     first = edge.core.rights.renewals
     edge.turn()
-    assert not edge.core.sweep.has_judged(0, first)
+    assert not edge.core.sweep.is_applied(0, first)
     edge.core.logins.give(session.client, tokens.now)
     edge.turn()
-    turns_until(edge, session, lambda: edge.core.sweep.has_judged(0, first))
+    turns_until(edge, session, lambda: edge.core.sweep.is_applied(0, first))
     assert set(session.client.subscriptions) == {"down/a"}

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from edge.clients.client import Client
-from edge.rights.sweep import FILTERS_OF_TURN
+from edge.rights.sweep import FILTERS_PER_ITERATION
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_sweep import ALL, LESS, turns
@@ -94,7 +94,7 @@ def test_many_resumed_filters_are_checked_over_several_iterations() -> None:
         taken.append(len(client.subscriptions))
         edge.turn()
     assert set(client.subscriptions) == {"down/a"}
-    assert max(before - after for before, after in itertools.pairwise(taken)) <= FILTERS_OF_TURN
+    assert max(before - after for before, after in itertools.pairwise(taken)) <= FILTERS_PER_ITERATION
 
 
 def _with_filters(edge: Edge, name: str) -> Client:

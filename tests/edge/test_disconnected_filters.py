@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.records import RuleRecord
-from edge.disconnected_filters import ANSWER_S, LEFT_S, REVOKED_AT_ONCE
+from edge.disconnected_filters import ANSWER_S, DISCONNECTED_BATCH_S, FILTERS_PER_REVOKE
 from edge.rights.sources import RuleBook, Sources
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import PARTITIONS, Session, cluster_map
@@ -140,7 +140,7 @@ def test_filter_granted_by_any_listener_stays() -> None:
 def test_many_filters_are_removed_in_parts() -> None:
     away = Away(*(f"down/ann/{at}" for at in range(70)))
     assert len(away.after(FEWER)) == 70
-    assert [len(order.topic_filters) for order in away.removed] == [REVOKED_AT_ONCE, REVOKED_AT_ONCE, 6]
+    assert [len(order.topic_filters) for order in away.removed] == [FILTERS_PER_REVOKE, FILTERS_PER_REVOKE, 6]
 
 
 def test_new_edge_of_a_partition_checks_it_whole() -> None:
@@ -214,7 +214,7 @@ def test_disconnect_before_check_is_checked_by_its_edge(when: str, partition: in
     assert bool(asked) == (when == "asked for") and bool(taken) == (when == "taken in pieces")
     away.cluster.run()
     assert not away.edge.take(ListDisconnected), "others that leave are gathered"
-    away.cluster.run(LEFT_S)
+    away.cluster.run(DISCONNECTED_BATCH_S)
     assert [(one.partition, one.users) for one in away.edge.take(ListDisconnected)] == [(partition, ["ann"])]
 
 
@@ -223,5 +223,5 @@ def test_disconnect_after_check_is_ignored() -> None:
     session = resumed(away, "c1", "all")
     away.cluster.run()
     session.drop()
-    away.cluster.run(2 * LEFT_S)
+    away.cluster.run(2 * DISCONNECTED_BATCH_S)
     assert not away.edge.take(ListDisconnected)

@@ -59,7 +59,7 @@ def test_queue_bounds_of_an_edge() -> None:
     edge = Edge()
     desks: dict[str, AuthJobs] = {}
     logins = edge.core.logins
-    logins.add_desks = desks.update  # type: ignore[method-assign,assignment]
+    logins.add_job_queues = desks.update  # type: ignore[method-assign,assignment]
     LoginShells(EdgeSettings(), Chains(bytes(32)), logins, lambda: None)
     for kind, most in (("hash", 200), ("http", 1_000), ("jwks", 1_000), ("ocsp", 1_000)):
         answers = [desks[kind].put(number, ticket("flood")) for number in range(most + 1)]

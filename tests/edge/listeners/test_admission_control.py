@@ -19,22 +19,22 @@ from tests.edge.edge_harness import Edge
 from tests.patience import PATIENCE_S
 
 
-def intake(trusted: tuple[str, ...] = ("127.0.0.0/8",), **limits: Any) -> AdmissionControl:
+def admission(trusted: tuple[str, ...] = ("127.0.0.0/8",), **limits: Any) -> AdmissionControl:
     settings = ListenerSettings(name="plain", port=0, tls=False, proxy_trusted=trusted, **limits)
     return AdmissionControl(settings, settings.proxy_trusted)
 
 
-def take(intake: AdmissionControl, address: str, now: float = 0.0) -> ConnectionSlot | str:
-    return intake.refusal(address, now) or intake.enter(address)
+def take(admission: AdmissionControl, address: str, now: float = 0.0) -> ConnectionSlot | str:
+    return admission.refusal(address, now) or admission.enter(address)
 
 
 def test_default_limits_admit_all() -> None:
-    free = intake()
+    free = admission()
     assert all(isinstance(take(free, "203.0.113.7"), ConnectionSlot) for _ in range(2_000)) and len(free) == 2_000
 
 
 def test_address_rate_does_not_affect_other_addresses() -> None:
-    listener = intake(accept_rate_address_max=50.0)
+    listener = admission(accept_rate_address_max=50.0)
     flood = [take(listener, "203.0.113.7", at / 2_000) for at in range(2_000)]
     taken = sum(isinstance(seat, ConnectionSlot) for seat in flood)
     assert 99 <= taken <= 101 and set(map(str, flood[1_000:])) >= {"refused_accept_rate_address"}
@@ -43,7 +43,7 @@ def test_address_rate_does_not_affect_other_addresses() -> None:
 
 def test_ipv6_64_counts_as_one_address() -> None:
     """An IPv4-mapped IPv6 address counts as the IPv4 address."""
-    listener = intake(connections_address_max=2)
+    listener = admission(connections_address_max=2)
     assert isinstance(take(listener, "2001:db8::1"), ConnectionSlot) and isinstance(
         take(listener, "2001:db8::2"), ConnectionSlot
     )
@@ -57,7 +57,7 @@ def test_ipv6_64_counts_as_one_address() -> None:
 
 def test_slot_leave_frees_once() -> None:
     """The table of addresses becomes empty."""
-    listener = intake(connections_address_max=1, connections_listener_max=2)
+    listener = admission(connections_address_max=1, connections_listener_max=2)
     first, second = take(listener, "192.0.2.1"), take(listener, "192.0.2.2")
     assert isinstance(first, ConnectionSlot) and isinstance(second, ConnectionSlot)
     assert take(listener, "192.0.2.1") == "refused_connections_address"
@@ -75,7 +75,7 @@ def test_slot_leave_frees_once() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.9.9.9", ""])
 def test_load_balancers_and_unknown_addresses_have_listener_limits_only(address: str) -> None:
     """Many clients share such an address."""
-    listener = intake(accept_rate_address_max=1.0, connections_address_max=1, connections_listener_max=9)
+    listener = admission(accept_rate_address_max=1.0, connections_address_max=1, connections_listener_max=9)
     seats = [take(listener, address) for _ in range(10)]
     assert [isinstance(seat, ConnectionSlot) for seat in seats] == [True] * 9 + [False]
     assert seats[-1] == "refused_connections_listener"
@@ -83,7 +83,7 @@ def test_load_balancers_and_unknown_addresses_have_listener_limits_only(address:
 
 
 def test_closed_addresses_are_removed() -> None:
-    listener = intake(connections_address_max=5, accept_rate_address_max=5.0)
+    listener = admission(connections_address_max=5, accept_rate_address_max=5.0)
     for number in range(10_000):
         seat = take(listener, f"10.0.{number // 250}.{number % 250}", 0.0)
         assert isinstance(seat, ConnectionSlot)
@@ -170,7 +170,7 @@ def test_refused_connection_is_closed_without_response() -> None:
         assert is_closed(refused) and len(door.edge.core.clients) == 2
         assert door.edge.core.counts["refused_connections_address"] == 1
         door.end()
-        assert len(door.listener.intake) == 0
+        assert len(door.listener.admission) == 0
         for sock in (*taken, refused, door.connect()):
             sock.close()
         assert len(door.edge.core.clients) == 1
@@ -182,7 +182,7 @@ def test_proxy_trusted_without_header_exempts_no_address() -> None:
     with doors(connections_address_max=1) as door:
         taken, refused = door.connect(), door.connect()
         assert is_closed(refused) and door.edge.core.counts["refused_connections_address"] == 1
-        assert door.listener.policy.unmetered == () and len(door.listener.intake) == 1
+        assert door.listener.policy.unmetered == () and len(door.listener.admission) == 1
         door.end()
         for sock in (taken, refused):
             sock.close()
@@ -212,12 +212,12 @@ def test_proxy_header_address_is_checked() -> None:
         states.append(door.header_came())
         done, ended = FirstBytes.DONE, FirstBytes.ENDED
         assert states == [done, ended, done, done, done, done]
-        assert door.edge.core.counts["refused_connections_address"] == 1 and len(door.listener.intake) == 5
+        assert door.edge.core.counts["refused_connections_address"] == 1 and len(door.listener.admission) == 5
         check = door.connect(b"")
         check.close()
-        assert door.header_came() == ended and len(door.listener.intake) == 5
+        assert door.header_came() == ended and len(door.listener.admission) == 5
         door.end()
-        assert len(door.listener.intake) == 0
+        assert len(door.listener.admission) == 0
         for sock in socks:
             sock.close()
 
@@ -237,7 +237,7 @@ def test_connection_beyond_rate_is_queued_fairly() -> None:
         door.edge.now += 1.0
         door.arrivals.step(door.edge.now)
         assert door.edge.core.counts["accept_gone"] == 1
-        door.listener.intake.queue.set_rate(1e-3)  # type: ignore[union-attr]
+        door.listener.admission.queue.set_rate(1e-3)  # type: ignore[union-attr]
         others = [door.connect(source=f"198.51.100.{number}") for number in range(3)]
         door.edge.now += 5.0
         door.arrivals.step(door.edge.now)
@@ -260,7 +260,7 @@ def test_proxied_connection_beyond_rate_is_queued() -> None:
         door.arrivals.step(door.edge.now)
         assert len(door.loop.reads) == 1 and door.header_came() == FirstBytes.DONE
         door.end()
-        assert len(door.listener.intake) == 0
+        assert len(door.listener.admission) == 0
         for sock in socks:
             sock.close()
 
