@@ -105,7 +105,7 @@ class ServedHosts:
             return True
         name = _canonical(host.name)
         above = f"*.{name.partition('.')[2]}" if number is None and "." in name else ""
-        return any(name in names for names in (self._names, self._certified) for name in (name, above)) or (
+        return any(host_name in names for names in (self._names, self._certified) for host_name in (name, above)) or (
             ANY_HOST in self._names
         )
 

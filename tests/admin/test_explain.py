@@ -54,7 +54,7 @@ OLDEST = {"oldest_packet": 17}
 FULL = OPEN | OLDEST | {"inflight": 64, "window_full_since_ms": NOW - 30_000}
 
 CASES: list[tuple[str, ClientView, list[str]]] = [
-    ("unknown", view(None), ["partition 3 knows no session and no connection", "(at most edge.session_expiry_max_s)"]),
+    ("unknown", view(None), ["partition 3 has no session and no connection", "(at most edge.session_expiry_max_s)"]),
     (
         "absent",
         view({"queued": 7, "expires_in_s": 604_784, "away_since_s": 135.2, "queue_max": 10_000, "oldest_s": 90.0}),
@@ -72,8 +72,8 @@ CASES: list[tuple[str, ClientView, list[str]]] = [
         "socket",
         view({}, FULL | {"unsent_bytes": 1_300_000, "unsent_since_ms": NOW - 12_000, "lagging": True}),
         [
-            "bytes since 22:14:08 UTC, for 12 s: 1 300 000 bytes are unsent, and it counts as slow from 1 048 576 on "
-            "(edge.output_buffer_bytes_max), and QoS 0 towards it is dropped (edge.lagging_after_ms)"
+            "bytes since 22:14:08 UTC, for 12 s: 1 300 000 bytes are unsent; from 1 048 576 on it counts as slow "
+            "(edge.output_buffer_bytes_max), and QoS 0 messages to it are dropped (edge.lagging_after_ms)"
         ],
     ),
     (
@@ -103,9 +103,9 @@ CASES: list[tuple[str, ClientView, list[str]]] = [
         view({"durable": False}, OPEN | {"retained_reads": 2, "held_messages": 4, "retained_left_s": 3.5}),
         ["2 reads of", "4 live messages wait for them, for 3.5 s more at most (edge.retained_hold_s)"],
     ),
-    ("retained", view({"retained_reads": 1, "queued": 2}, OPEN), ["1 read of", "2 live messages wait", "is over"]),
+    ("retained", view({"retained_reads": 1, "queued": 2}, OPEN), ["1 read of", "2 live messages wait", "expired"]),
     ("commit", view({"behind_commit": True}, OPEN), ["waits for the commit", "(router.min_in_sync)"]),
-    ("dropped", view({"dropped": 5}, OPEN), ["its queue dropped 5 messages; its node's journal does not reach back"]),
+    ("dropped", view({"dropped": 5}, OPEN), ["its queue dropped 5 messages; the node's journal has no entries"]),
 ]
 
 
@@ -169,7 +169,7 @@ def test_explain_client_lists_journal_drops_after_cause() -> None:
     drop = JournalRow(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
     story = explain_client(view({"queued": 9, "dropped": 3}), NOW, [FILTER], journal=[drop])
     assert [step.what for step in story.steps] == ["absent", "dropped", "drop"]
-    because = "dropped 3 messages because of queue_full, a bound of the session's queue; the oldest entry went"
+    because = "dropped 3 messages because of queue_full, a bound of the session's queue; the oldest entry was dropped"
     bounds = "(storage.queue_messages_max, storage.queue_bytes_max); the last one at 22:14:20 UTC"
     assert f"{because} {bounds}" in story.steps[1].why
     assert "of 'a/b' was dropped at 22:14:20 UTC: queue_full" in story.steps[2].why and "1 entry" in story.had[1]
@@ -227,7 +227,7 @@ def test_explain_topic_lists_receivers() -> None:
     )
     assert "'d' by 'a/+' at QoS 1, lowered from 2, in partition 7, behind 3 entries, not connected: queued" in text
     assert "'e' by 'a/#' at QoS 0, lowered from 2, in its connection at edge-1 (No Local, Subscription Iden" in text
-    assert "one member of group 'g' on 'a/b': 1 of 2 take it, the next one is 'm1' at edge-1" in text
+    assert "one member of group 'g' on 'a/b': 1 of 2 can receive it, the next one is 'm1' at edge-1" in text
     assert "'f' does not receive it by 'a/b': the message is larger than its Maximum Packet Size (90" in text
     assert "'a/b/c' does not match it: the filter misses the topic by one level" in text
 
@@ -254,7 +254,7 @@ def test_explain_topic_without_receiver_has_nearest_reason() -> None:
     """The nearest reason decides; a filter one level off is only a hint."""
     assert explain_topic(topic(), MAP).verdict == "no client receives 'a/b': no subscription meets it"
     near = explain_topic(topic(MatchRow(filter="a/c", why="level")), MAP)
-    assert near.verdict.startswith("nobody gets") and near.steps[-2].what == "level"
+    assert near.verdict.startswith("no client receives") and near.steps[-2].what == "level"
     own = explain_topic(topic(MatchRow(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
     assert "No Local" in own.verdict
     assert "partition 1 has subscribers and no primary" in explain_topic(topic(partitions=(1,)), MAP).verdict
@@ -389,5 +389,5 @@ def test_check_origin_invalid_text_is_refused() -> None:
     for good in (ORIGIN, "session/252-17/9", "will/3/4"):
         assert check_origin(good) == good
     for bad in ("", "edge-1", "edge-1/x/1", "a b/1/2", "edge-1/1/2/3", "session/252-17/9\n", "x" * 70_000):
-        with pytest.raises(UserError, match="is no origin"):
+        with pytest.raises(UserError, match="is not an origin"):
             check_origin(bad)

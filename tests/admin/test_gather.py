@@ -228,7 +228,7 @@ def test_walk_removed_node_is_named_and_its_cursor_refused() -> None:
     ("answer", "why"),
     [
         (QueryAnswered(1, 1, error="no kind 'moons'"), "no kind 'moons'"),
-        (QueryAnswered(1, 1, rows=[1, 2, 3], after="3"), "answered 3 rows where 2 were asked"),
+        (QueryAnswered(1, 1, rows=[1, 2, 3], after="3"), "answered 3 rows, 2 were requested"),
         (LinkFailed("a", "connection refused"), "connection refused"),
     ],
 )
@@ -246,7 +246,7 @@ def test_walk_node_without_progress_is_named() -> None:
     (ask,) = gather.handle(0.0, QueryTick()).asks
     (again,) = gather.handle(0.1, QueryAnswered(ask.request, 1, rows=["x"], after="p")).asks
     page = gather.handle(0.2, QueryAnswered(again.request, 1, after="p")).page
-    assert page is not None and page.partial[0].why.startswith("does not get on")
+    assert page is not None and page.partial[0].why.startswith("makes no progress")
     assert shown(page) == ["x"]
 
 
