@@ -30,9 +30,7 @@ def explain_topic(view: TopicView, cluster_map: ClusterMap, *, publisher: str = 
     steps += [*receivers, *groups, *members, *misses]
     cause = None
     if not receivers and not groups:
-        no_receiver = ExplanationStep(
-            view.owner, "nobody", f"no client receives {view.topic!r}: no subscription meets it"
-        )
+        no_receiver = ExplanationStep(view.owner, "nobody", f"nobody gets {view.topic!r}: no subscription meets it")
         cause = next((step for step in misses if step.what != "level"), no_receiver)
         steps += [no_receiver] if cause is no_receiver else []
     if not view.owner:

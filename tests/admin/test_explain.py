@@ -252,9 +252,9 @@ def test_explain_topic_shared_group_at_several_places() -> None:
 
 def test_explain_topic_without_receiver_has_nearest_reason() -> None:
     """The nearest reason decides; a filter one level off is only a hint."""
-    assert explain_topic(topic(), MAP).verdict == "no client receives 'a/b': no subscription meets it"
+    assert explain_topic(topic(), MAP).verdict == "nobody gets 'a/b': no subscription meets it"
     near = explain_topic(topic(MatchRow(filter="a/c", why="level")), MAP)
-    assert near.verdict.startswith("no client receives") and near.steps[-2].what == "level"
+    assert near.verdict.startswith("nobody gets") and near.steps[-2].what == "level"
     own = explain_topic(topic(MatchRow(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
     assert "No Local" in own.verdict
     assert "partition 1 has subscribers and no primary" in explain_topic(topic(partitions=(1,)), MAP).verdict
@@ -389,5 +389,5 @@ def test_check_origin_invalid_text_is_refused() -> None:
     for good in (ORIGIN, "session/252-17/9", "will/3/4"):
         assert check_origin(good) == good
     for bad in ("", "edge-1", "edge-1/x/1", "a b/1/2", "edge-1/1/2/3", "session/252-17/9\n", "x" * 70_000):
-        with pytest.raises(UserError, match="is not an origin"):
+        with pytest.raises(UserError, match="is no origin"):
             check_origin(bad)
