@@ -52,12 +52,12 @@ class Wire:
         self.session.begin(self.now, self.bounds)
         self.session.opened(self.now, Connect("c", protocol_version=5))
         assert [type(packet) for packet in self.sent()] == [Connect]
-        return self.hear(connack or Connack(session_present=True))
+        return self.receive(connack or Connack(session_present=True))
 
-    def hear(self, *packets: Packet) -> list[Event]:
-        return self.hear_bytes(b"".join(encode_packet(packet, 5) for packet in packets))
+    def receive(self, *packets: Packet) -> list[Event]:
+        return self.receive_bytes(b"".join(encode_packet(packet, 5) for packet in packets))
 
-    def hear_bytes(self, data: bytes) -> list[Event]:
+    def receive_bytes(self, data: bytes) -> list[Event]:
         self.session.handle(self.now, data)
         return list(iter(self.session.next_event, None))
 
@@ -75,7 +75,7 @@ class Wire:
         events: list[Event] = []
         while self.session.next_deadline() <= until:
             self.now = self.session.next_deadline()
-            events += self.hear_bytes(b"")
+            events += self.receive_bytes(b"")
         self.now = until
         return events
 
@@ -84,8 +84,8 @@ def test_client_session_resends_open_publishes_in_order_and_released_ones_as_pub
     wire = Wire()
     wire.connect()
     first, second, third = (wire.publish(number, 2) for number in (1, 2, 3))
-    assert wire.hear(Pubrec(second)) == [PublishAnswered(2, 0)]
-    assert wire.hear(Pubrec(second)) == []  # reported once, released again
+    assert wire.receive(Pubrec(second)) == [PublishAnswered(2, 0)]
+    assert wire.receive(Pubrec(second)) == []  # reported once, released again
     assert wire.sent() == [Pubrel(second), Pubrel(second)]
     assert wire.session.closed() == ()
     (accepted,) = wire.connect()
@@ -93,7 +93,7 @@ def test_client_session_resends_open_publishes_in_order_and_released_ones_as_pub
     again = wire.sent()
     assert [type(packet) for packet in again] == [Publish, Pubrel, Publish]
     assert all(packet.dup for packet in again if isinstance(packet, Publish))
-    assert wire.hear(Pubcomp(second)) == []
+    assert wire.receive(Pubcomp(second)) == []
     assert list(wire.session.outbound) == [first, third]
 
 
@@ -101,7 +101,7 @@ def test_client_session_refused_pubrec_frees_the_identifier() -> None:
     wire = Wire()
     wire.connect()
     identifier = wire.publish(1, 2)
-    assert wire.hear(Pubrec(identifier, 0x97)) == [PublishAnswered(1, 0x97)]
+    assert wire.receive(Pubrec(identifier, 0x97)) == [PublishAnswered(1, 0x97)]
     assert not wire.sent() and not wire.session.outbound
 
 
@@ -109,11 +109,11 @@ def test_client_session_forgotten_reports_only_unanswered_publishes() -> None:
     wire = Wire()
     wire.connect()
     released, _ = wire.publish(1, 2), wire.publish(2, 1)
-    wire.hear(Pubrec(released))
+    wire.receive(Pubrec(released))
     wire.session.closed()
     (accepted,) = wire.connect(Connack(session_present=False))
     assert isinstance(accepted, Accepted) and accepted.forgotten == (2,) and accepted.resent == ()
-    assert wire.hear(Puback(2)) == [] and not wire.sent()
+    assert wire.receive(Puback(2)) == [] and not wire.sent()
 
 
 def test_client_session_delivers_qos_2_once_until_released() -> None:
@@ -121,16 +121,16 @@ def test_client_session_delivers_qos_2_once_until_released() -> None:
     wire.connect()
     packet = Publish("a", b"", 2, packet_identifier=5)
     for first in (True, False):
-        (received,) = wire.hear(packet)
+        (received,) = wire.receive(packet)
         assert isinstance(received, PublishReceived) and received == PublishReceived(packet)
         assert not wire.sent(), "the caller acknowledges"
         assert wire.session.is_repeat(received.packet) is not first
         assert wire.session.acknowledge(received.packet) is first
         assert wire.sent() == [Pubrec(5)]
     for code in (0, 0x92):
-        assert wire.hear(Pubrel(5)) == []
+        assert wire.receive(Pubrel(5)) == []
         assert wire.sent() == [Pubcomp(5, code)]
-    (received,) = wire.hear(packet)
+    (received,) = wire.receive(packet)
     assert isinstance(received, PublishReceived) and wire.session.acknowledge(received.packet)
 
 
@@ -139,9 +139,9 @@ def test_client_session_identifiers_stay_in_range_and_skip_used_ones() -> None:
     wire.connect()
     assert [wire.publish(1, 1), wire.publish(2, 1)] == [10, 11]
     wire.session.request(Subscribe(wire.session.next_identifier(), [SubscriptionRequest("a", 1)]), 3)
-    assert wire.hear(Puback(10)) == [PublishAnswered(1, 0)]
+    assert wire.receive(Puback(10)) == [PublishAnswered(1, 0)]
     assert wire.session.next_identifier() == 10
-    assert wire.hear(Suback(12, [1])) == [RequestAnswered(3, Suback(12, [1]))]
+    assert wire.receive(Suback(12, [1])) == [RequestAnswered(3, Suback(12, [1]))]
 
 
 @pytest.mark.parametrize(("heedless", "room"), [(False, 2), (True, 4)])
@@ -155,7 +155,7 @@ def test_client_session_window_is_the_lower_of_both_sides(heedless: bool, room: 
     assert not wire.session.has_room
     with pytest.raises(LocalProtocolError):
         wire.session.publish(Publish("a", b"", 1, packet_identifier=9), 9)
-    assert wire.hear(Puback(1)) and wire.session.has_room
+    assert wire.receive(Puback(1)) and wire.session.has_room
 
 
 def test_client_session_requests_end_with_their_connection() -> None:
@@ -190,7 +190,7 @@ def test_client_session_pings_three_times_per_silence_time() -> None:
     for _ in range(5):
         assert wire.wait(wire.now + 2.0) == []
         assert wire.sent() == [Pingreq()]
-        wire.hear(Pingresp())
+        wire.receive(Pingresp())
     assert wire.wait(wire.now + 7.9) == [] and len(wire.sent()) == 3
     assert wire.wait(wire.now + 0.1) == [MustClose("silent")]
     assert wire.session.next_deadline() == math.inf
@@ -219,7 +219,7 @@ def test_client_session_sends_no_packet_after_disconnect() -> None:
     wire.session.disconnect(wire.now, 4)
     assert wire.sent() == [Disconnect(4)]
     packet = Publish("a", b"", 1, packet_identifier=1)
-    (received,) = wire.hear(packet)
+    (received,) = wire.receive(packet)
     assert isinstance(received, PublishReceived) and wire.session.acknowledge(received.packet) and not wire.sent()
     assert not wire.session.has_room and wire.wait(wire.now + 1.0) == [MustClose("local")]
 
@@ -236,7 +236,7 @@ def test_client_session_malformed_bytes_end_the_connection(data: bytes, events: 
     """Packets before them are processed."""
     wire = Wire()
     wire.connect()
-    assert wire.hear_bytes(data) == events
+    assert wire.receive_bytes(data) == events
 
 
 def test_client_session_first_packet_must_be_connack() -> None:
@@ -246,7 +246,7 @@ def test_client_session_first_packet_must_be_connack() -> None:
     wire.session.closed()
     wire.session.begin(wire.now, BOUNDS)
     wire.session.opened(wire.now, Connect("c", protocol_version=5))
-    assert wire.hear(Pingresp()) == [MustClose("protocol")]
+    assert wire.receive(Pingresp()) == [MustClose("protocol")]
 
 
 def test_client_session_closed_has_no_further_events() -> None:

@@ -51,7 +51,7 @@ def test_admit_incoming_link_of_a_higher_tier_is_refused(mine: NodeIdentity, key
 
 
 @pytest.mark.parametrize(
-    ("told", "taken", "peer_incarnation", "resumed"),
+    ("position", "taken", "peer_incarnation", "resumed"),
     [
         (HelloResume(5, 3), 3, 7, 9),  # the connection resumes after frame 9
         (HelloResume(5, 3), 3, 6, 0),  # it counts frames of this node's incarnation before
@@ -60,16 +60,16 @@ def test_admit_incoming_link_of_a_higher_tier_is_refused(mine: NodeIdentity, key
     ],
 )
 def test_resume_continues_if_both_incarnations_match(
-    told: HelloResume, taken: int, peer_incarnation: int, resumed: int
+    position: HelloResume, taken: int, peer_incarnation: int, resumed: int
 ) -> None:
     hello = LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5, peer_incarnation, 9 if peer_incarnation else 0)
-    assert resume(EDGE, hello, S1, told, taken) == resumed
+    assert resume(EDGE, hello, S1, position, taken) == resumed
 
 
-@pytest.mark.parametrize(("told", "taken"), [(HelloResume(5, 3), 4), (HelloResume(4, 3), 3), (HelloResume(), 1)])
-def test_resume_after_the_link_moved_is_refused(told: HelloResume, taken: int) -> None:
+@pytest.mark.parametrize(("position", "taken"), [(HelloResume(5, 3), 4), (HelloResume(4, 3), 3), (HelloResume(), 1)])
+def test_resume_after_the_link_moved_is_refused(position: HelloResume, taken: int) -> None:
     with pytest.raises(LinkError, match="another connection moved the link meanwhile"):
-        resume(EDGE, LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5), S1, told, taken)
+        resume(EDGE, LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5), S1, position, taken)
 
 
 def test_backoff_grows_with_failures_within_bounds() -> None:

@@ -85,10 +85,12 @@ def test_link_tiers_accept_operators_everywhere_and_gateways_at_routers() -> Non
 
 def test_gateway_may_only_follow_the_map_and_query() -> None:
     """No registration, heartbeat, route or resolution; it receives only the map and replies."""
-    said = {message.__name__ for message, cell in CELLS.items() if any(one == "gateway" for one, _ in cell.tiers)}
-    told = {message.__name__ for message, cell in CELLS.items() if any(other == "gateway" for _, other in cell.tiers)}
-    assert said == {"FollowMap", "Admin"}
-    assert told == {"MapPage", "MapStep", "AdminReply"}
+    sent = {message.__name__ for message, cell in CELLS.items() if any(one == "gateway" for one, _ in cell.tiers)}
+    received = {
+        message.__name__ for message, cell in CELLS.items() if any(other == "gateway" for _, other in cell.tiers)
+    }
+    assert sent == {"FollowMap", "Admin"}
+    assert received == {"MapPage", "MapStep", "AdminReply"}
     assert {other for cell in CELLS.values() for one, other in cell.tiers if one == "gateway"} == {"router"}
     assert not any(may_send("gateway", "router", kind) for kind in FRAMES if kind != FrameKind.CONTROL)
 
@@ -97,11 +99,11 @@ def test_gateway_may_only_follow_the_map_and_query() -> None:
 def test_operator_may_only_query_and_send_verbs(receiver: str) -> None:
     """No registration, heartbeat, resolution, route, Raft or replication, at any tier."""
     messages = {message: cell.tiers for message, cell in CELLS.items()}
-    said = {message.__name__ for message, tiers in messages.items() if ("operator", receiver) in tiers}
-    told = {message.__name__ for message, tiers in messages.items() if (receiver, "operator") in tiers}
+    sent = {message.__name__ for message, tiers in messages.items() if ("operator", receiver) in tiers}
+    received = {message.__name__ for message, tiers in messages.items() if (receiver, "operator") in tiers}
     of_tier = {"FollowMap"} if receiver == "router" else {"StartTrace", "StopTrace"}
-    assert said == {"Query", "Admin"} | of_tier
-    assert told == {"QueryResult", "AdminReply"} | ({"MapPage", "MapStep"} if receiver == "router" else set())
+    assert sent == {"Query", "Admin"} | of_tier
+    assert received == {"QueryResult", "AdminReply"} | ({"MapPage", "MapStep"} if receiver == "router" else set())
     assert [kind for kind in FRAMES if may_send("operator", receiver, kind)] == [FrameKind.CONTROL]
 
 

@@ -40,16 +40,16 @@ def test_certificate_expiry_is_warned_at_30_7_and_1_days(tmp_path: Path, caplog:
     ends = CertificateEnds(config, lambda: clock[0])
     assert set(ends.seconds_left) == {"links", "links.authority", "tls"}
     assert all(abs(ends.seconds_left[name] - LEAF_DAYS * DAY_S) < 2 * DAY_S for name in ("links", "tls"))
-    said = []
+    warnings = []
     with caplog.at_level(logging.WARNING):
         for day in range(LEAF_DAYS + 3):
             clock[0] = NOW.timestamp() + day * DAY_S
             caplog.clear()
             ends.look()
             ends.take(None)
-            said += [(LEAF_DAYS - day, record.getMessage()) for record in caplog.records]
-        assert [days for days, text in said if " of links " in text] == [30, 7, 1]
-        assert [days for days, text in said if " of tls " in text] == [30, 7, 1]
+            warnings += [(LEAF_DAYS - day, record.getMessage()) for record in caplog.records]
+        assert [days for days, text in warnings if " of links " in text] == [30, 7, 1]
+        assert [days for days, text in warnings if " of tls " in text] == [30, 7, 1]
         assert min(ends.seconds_left.values()) < 0
         caplog.clear()
         ends.put(ends.load(config))
@@ -83,15 +83,15 @@ def test_authority_expiry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFix
         "tls.http_ca": AUTHORITY_DAYS, "tls.token_jwks_ca": AUTHORITY_DAYS,
     }  # fmt: skip
     assert set(ends.not_after_utc) == {(name,) for name in found}
-    said = []
+    warnings = []
     with caplog.at_level(logging.WARNING):
         for day in range(42):
             clock[0] = NOW.timestamp() + day * DAY_S
             caplog.clear()
             ends.take(None)
-            said += [(40 - day, record.getMessage()) for record in caplog.records]
-    assert [days for days, text in said if " of tls.client_ca " in text] == [30, 7, 1]
-    assert {text.partition(" ends")[0].rpartition(" ")[2] for _, text in said} == {"tls", "tls.client_ca"}
+            warnings += [(40 - day, record.getMessage()) for record in caplog.records]
+    assert [days for days, text in warnings if " of tls.client_ca " in text] == [30, 7, 1]
+    assert {text.partition(" ends")[0].rpartition(" ")[2] for _, text in warnings} == {"tls", "tls.client_ca"}
 
 
 def test_certificate_ends_without_tls_is_empty(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_certificate_alone_has_the_documented_rights(sender: str, receiver: str,
         assert not alone, (sender, receiver)
         return
     for message in CELLS:
-        said = sample(message)
-        passes = not fault_of(peer, receiver, said) and not role_fault_of(peer, said, roster_of(receiver))
+        forged = sample(message)
+        passes = not fault_of(peer, receiver, forged) and not role_fault_of(peer, forged, roster_of(receiver))
         assert message.__name__ in alone or not passes, message
 
 

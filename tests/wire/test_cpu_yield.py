@@ -29,13 +29,13 @@ print("ways", "many" if ways > 100 else ways)
 
 
 async def test_yield_before_steps_yields_before_each_task_step() -> None:
-    said: list[str] = []
-    instrument = YieldBeforeSteps(lambda: said.append("way"))
+    calls: list[str] = []
+    instrument = YieldBeforeSteps(lambda: calls.append("way"))
     await trio.testing.wait_all_tasks_blocked()
 
     async def work() -> None:
         for _ in range(3):
-            said.append("step")
+            calls.append("step")
             await trio.lowlevel.checkpoint()
 
     trio.lowlevel.add_instrument(instrument)
@@ -44,8 +44,8 @@ async def test_yield_before_steps_yields_before_each_task_step() -> None:
             nursery.start_soon(work)
     finally:
         trio.lowlevel.remove_instrument(instrument)
-    assert said.count("step") == 3
-    assert all(said[at - 1] == "way" for at, what in enumerate(said) if what == "step")
+    assert calls.count("step") == 3
+    assert all(calls[at - 1] == "way" for at, what in enumerate(calls) if what == "step")
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no autogroup")

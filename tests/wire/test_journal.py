@@ -16,7 +16,7 @@ class Node:
     def __init__(self) -> None:
         self.ms = 1_000_000
         self.journal = Journal(lambda: self.ms)
-        self.said: list[QueryResult] = []
+        self.results: list[QueryResult] = []
         source = journal_source(self.journal, "n1", lambda: ClusterMap("c"))
         bounds = QueryBounds(rows=500, seconds=1.0, reply_bytes=256 * 1024)
         self.desk = QueryServer("n1", "storage", bounds, {"journal": source}, self._take, lambda: 1)
@@ -24,13 +24,13 @@ class Node:
 
     def _take(self, node: str, seen: QueryResult) -> None:
         del node
-        self.said.append(seen)
+        self.results.append(seen)
 
     def look(self, **options: Any) -> QueryResult:
         self.now += 1.0
         self.desk.ask(self.now, "op", "viewer", Query(1, "journal", role="viewer", **options))
         self.desk.turn(self.now)
-        return self.said[-1]
+        return self.results[-1]
 
     def rows(self, **options: Any) -> list[Any]:
         return rows_of("journal", self.look(**options))
@@ -96,11 +96,11 @@ def test_journal_query_waiting_for_new_entries_gets_them() -> None:
     node.journal.note("drop", "slow", "a")
     node.desk.ask(1.0, "op", "viewer", Query(2, "journal", role="viewer", after="1", wait_ms=5000))
     node.desk.turn(1.0)
-    assert not node.said
+    assert not node.results
     node.journal.note("kicked", "kicked", "b")
     node.desk.turn(1.5)
     node.desk.turn(1.6)
-    assert [row.client_id for row in rows_of("journal", node.said[-1])] == ["b"]
+    assert [row.client_id for row in rows_of("journal", node.results[-1])] == ["b"]
 
 
 def test_journal_cuts_long_names() -> None:

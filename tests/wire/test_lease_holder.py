@@ -40,7 +40,7 @@ class Node:
 
     def answer(self, now: float, message: Control, router: str = "r1") -> None:
         """Deliver a router's answer to a request; a heartbeat is sent before its answer."""
-        beats = [said.sent_at for to, said in self.sent if to == router and isinstance(said, Heartbeat)]
+        beats = [message.sent_at for to, message in self.sent if to == router and isinstance(message, Heartbeat)]
         if isinstance(message, HeartbeatReply) and message.sent_at not in beats:
             self.holder.beat(message.sent_at)
         self.holder.handle(now, router, message)
@@ -313,7 +313,7 @@ def test_lease_holder_accepts_a_lease_only_from_the_leader() -> None:
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)), node.holder.following)
     node.holder.beat(0.2)
-    sent_at = next(said.sent_at for to, said in node.sent if to == "r2" and isinstance(said, Heartbeat))
+    sent_at = next(message.sent_at for to, message in node.sent if to == "r2" and isinstance(message, Heartbeat))
     node.holder.handle(0.3, "r2", HeartbeatReply(2, sent_at, 2.0, 4, "r1"))
     assert not node.holder.has_lease(0.3) and node.holder.settled_epoch == 0
     node.holder.handle(0.3, "r2", HeartbeatReply(2, sent_at, 0.0, 0, "r1"))

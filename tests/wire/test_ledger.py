@@ -51,8 +51,8 @@ def test_flushed_records_survive_the_process(tmp_path: Path) -> None:
     ledger.flush(5)
     FileLedger(tmp_path, "s1", 2, "storage", 10).close(11)
     lines = _lines(tmp_path)
-    told = {"p": 3, "op": 11, "pe": 4, "m": [[1, 7, 1, "", 2, 4, 9]], "d": [[4, 1, 8]]}
-    assert {"e": "operations", "t": 5, "b": [told]} in lines
+    operation_row = {"p": 3, "op": 11, "pe": 4, "m": [[1, 7, 1, "", 2, 4, 9]], "d": [[4, 1, 8]]}
+    assert {"e": "operations", "t": 5, "b": [operation_row]} in lines
     assert not list(tmp_path.glob("*.open"))
 
 
@@ -80,8 +80,8 @@ def test_ledger_stopped_counts_refused_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when_full", ["stop", "refuse"])
 def test_ledger_full_reports_once(tmp_path: Path, when_full: Any) -> None:
     """It stops permanently: the loss is logged once, recorded, counted, and refused if so configured."""
-    said: list[str] = []
-    ledger = FileLedger(tmp_path, "s1", 1, "storage", 0, total_bytes_max=2_000, when_full=when_full, loud=said.append)
+    errors: list[str] = []
+    ledger = FileLedger(tmp_path, "s1", 1, "storage", 0, total_bytes_max=2_000, when_full=when_full, loud=errors.append)
     taken = 0
     try:
         for n in range(500):
@@ -90,7 +90,7 @@ def test_ledger_full_reports_once(tmp_path: Path, when_full: Any) -> None:
             taken += 1
     except LedgerQueueFull:
         assert when_full == "refuse"
-    assert len(said) == 1 and ledger.unrecorded > 0
+    assert len(errors) == 1 and ledger.unrecorded > 0
     lines = _lines(tmp_path)
     assert lines[-1]["e"] == "stopped" and lines[-1]["r"].startswith("full")
     recorded = sum(line["e"] == "delivered" for line in lines)

@@ -89,8 +89,8 @@ async def test_node_refused_by_a_later_incarnation_reports_the_reason() -> None:
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     holder = LeaseHolder(NodeEntry("storage-0", "storage", 7, "h:1"), lambda *_: True, lambda _: None)
-    said = missing_from_routers(holder, 0.0, ("a:1",), owner.hub.router_fault)
-    assert said.startswith("no router takes a link of this node: router-0 knows incarnation 4398046511104 of storage-0")
+    why = missing_from_routers(holder, 0.0, ("a:1",), owner.hub.router_fault)
+    assert why.startswith("no router takes a link of this node: router-0 knows incarnation 4398046511104 of storage-0")
     assert missing_from_routers(holder, 0.0, ("a:1",)) == "no router answers at a:1"
 
 

@@ -37,15 +37,15 @@ def test_pieces_contain_all_names_in_order(length: int) -> None:
 
 
 def test_edge_routes_and_reports_fit_a_frame() -> None:
-    told: list[Control] = []
-    registrar = RouteRegistrar(-1, 7, lambda _, message: told.append(message), lambda: MAP, lambda _: None)
+    sent: list[Control] = []
+    registrar = RouteRegistrar(-1, 7, lambda _, message: sent.append(message), lambda: MAP, lambda _: None)
     registrar.hold(LONG, 0.0)
-    check(told)
-    assert isinstance(told[0], AddRoutes)
+    check(sent)
+    assert isinstance(sent[0], AddRoutes)
     check([ReportRoutes(0, 1, [step[1]]) for step in registrar.report({0}) if step is not None])
-    told.clear()
+    sent.clear()
     registrar.release(LONG)
-    check(told)
+    check(sent)
 
 
 def test_partition_routes_and_reports_fit_a_frame() -> None:

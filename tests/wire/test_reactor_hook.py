@@ -116,24 +116,24 @@ async def test_reactor_hook_runs_a_woken_task_at_once() -> None:
 
 async def test_reactor_hook_yields_after_each_reader() -> None:
     with pair() as (ours, theirs), pair() as (others, to_others):
-        said: list[str] = []
+        calls: list[str] = []
         theirs.send(b"x")
         to_others.send(b"x")
 
         def read(end: socket.socket) -> None:
             end.recv(1)
-            said.append("read")
+            calls.append("read")
 
-        with early_reads(lambda *_: None, lambda: said.append("way")) as reads:
+        with early_reads(lambda *_: None, lambda: calls.append("way")) as reads:
             assert reads is not None
             async with trio.open_nursery() as nursery:
                 for end in (ours, others):
                     nursery.start_soon(reads.reading, end.fileno(), partial(read, end))
                 with trio.fail_after(PATIENCE_S):
-                    while said.count("read") < 2:
+                    while calls.count("read") < 2:
                         await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
-        assert said == ["read", "way"] * 2
+        assert calls == ["read", "way"] * 2
 
 
 async def test_reactor_hook_fires_timers_under_constant_reads() -> None:
