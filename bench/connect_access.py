@@ -27,7 +27,7 @@ from access.identity.principal import Credentials, TimePoint
 from access.identity.revocation import revocation_set
 from access.rules.acl_file import parse_acl_file
 from access.rules.role_table import make_role_table
-from edge.login.certificate_facts import KEPT, shown_facts
+from edge.login.certificate_facts import CACHED_MAX, shown_facts
 from edge.loop import broker_loop, options
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.client_rights import ClientRights
@@ -35,7 +35,7 @@ from edge.rights.sources import RuleBook, Sources
 
 BAR_US = 30.0
 ROUNDS, LOGINS, CLIENTS, REVOKED, USERS = 15, 2_000, 200, 10_000, 1_000
-STRANGERS = 2 * KEPT  # so that none is kept until it comes again
+STRANGERS = 2 * CACHED_MAX  # so that none is kept until it comes again
 NOW = datetime.datetime.now(datetime.UTC)
 
 

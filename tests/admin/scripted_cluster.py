@@ -44,7 +44,7 @@ class ScriptedCluster:
         self.rows: dict[tuple[str, str], list[msgspec.Struct]] = {}
         self.silent: set[str] = set()  # they receive queries and do not answer
         self.replies: dict[str, AdminReply] = {}  # by verb
-        self.looks: list[tuple[str, Query]] = []
+        self.queries: list[tuple[str, Query]] = []
         self.orders: list[tuple[str, Admin]] = []
         self.batch = 1_000
 
@@ -54,7 +54,7 @@ class ScriptedCluster:
 
     def asked(self) -> Counter[str]:
         """Return the number of queries by node."""
-        return Counter(node for node, _ in self.looks)
+        return Counter(node for node, _ in self.queries)
 
     def _frame(self, name: str, peer: PeerKey, payload: bytes) -> None:
         message = decode_control(payload)
@@ -62,7 +62,7 @@ class ScriptedCluster:
         if isinstance(message, FollowMap):
             answer = MapPages().page(self.map, max(message.page_of, 0), message.offset)
         elif isinstance(message, Query):
-            self.looks.append((name, message))
+            self.queries.append((name, message))
             if name not in self.silent:
                 answer = self._result(name, message)
         elif isinstance(message, Admin):

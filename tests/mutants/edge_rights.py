@@ -16,7 +16,7 @@ from edge.rights.sources import RuleBook
 from edge.rights.sweep import ReauthorizationPass
 from edge.session_filter_reads import SessionFilterReads
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
-from tests.edge import test_away_filters as _A
+from tests.edge import test_disconnected_filters as _A
 from tests.edge.rights import test_absent as _W
 from tests.edge.rights import test_held_filters as _H
 from tests.edge.rights import test_renewal as _N
