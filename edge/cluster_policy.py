@@ -209,7 +209,7 @@ class ClusterPolicy:
 
     # --- passes over clients
 
-    def _is_rejected(self, client: ConnectingClient, current: _Pass) -> bool:
+    def _apply_or_reject(self, client: ConnectingClient, current: _Pass) -> bool:
         """Give a client the current roles and limits of its user; return True if it is no longer permitted."""
         principal = client.principal
         if principal is None:
@@ -240,7 +240,7 @@ class ClusterPolicy:
         current = _Pass(self._follower.received, self._rights.changes, self._users, self._changed)
         self._users, self._changed = set(), {}
         self._pass = current
-        self._live.begin(lambda client: self._is_rejected(client, current))
+        self._live.begin(lambda client: self._apply_or_reject(client, current))
 
     # --- a part of edge/access.py
 

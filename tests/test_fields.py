@@ -33,7 +33,7 @@ WITHOUT_READER = {
         "how an export was made, for whoever reads it without StrataMQ (docs/jobs.md)",
     ),
     **dict.fromkeys(("JobEntry.inputs", "FileEntry.live_bytes"), "the same: which job made it of what"),
-    "Seen.visited": "for who asks: how much was looked at (docs/adr/0093-looks.md)",
+    "QueryResult.visited": "for who asks: how much was looked at (docs/adr/0093-looks.md)",
     **dict.fromkeys(("Manifest.format_version", "Manifest.manifest_crc"), "read by key, before the rest is decoded"),
 }
 
