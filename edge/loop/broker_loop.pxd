@@ -1,7 +1,7 @@
 # C form of broker_loop.py.
 from edge.loop.ack_rows cimport flush_rows
 from edge.loop.batches cimport flush_batches
-from edge.loop.excess cimport check_excess
+from edge.loop.excess cimport update_excess_timer
 from edge.loop.layout cimport BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEEDED, UNSPECIFIED_ERROR
 from edge.loop.outboxes cimport pump_outboxes
 from edge.loop.output cimport end_lag, mark_dirty, unpark

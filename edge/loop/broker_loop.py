@@ -18,7 +18,7 @@ from edge.loop.state import LoopConnection, LoopState
 if not cython.compiled:
     from edge.loop.ack_rows import flush_rows
     from edge.loop.batches import flush_batches
-    from edge.loop.excess import check_excess
+    from edge.loop.excess import update_excess_timer
     from edge.loop.layout import BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEEDED, UNSPECIFIED_ERROR
     from edge.loop.outboxes import pump_outboxes
     from edge.loop.output import end_lag, mark_dirty, unpark
@@ -150,7 +150,7 @@ class BrokerLoop(Peering):
             count -= 1
             self.sweep_left -= 1
             conn = conns[self.sweep_left]
-            if conn.excess and not conn.closed and check_excess(self, conn, now_ns):
+            if conn.excess and not conn.closed and update_excess_timer(self, conn, now_ns):
                 conn.excess = False  # reported once
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, RECEIVE_MAXIMUM_EXCEEDED)

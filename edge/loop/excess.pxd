@@ -13,4 +13,4 @@ cdef enum:
 cdef int check_excess(LoopState hot, LoopConnection conn) except -1
 cdef object hold_excess(LoopConnection conn, PendingAck message, Py_ssize_t count)
 cdef object end_excess(LoopState hot, LoopConnection conn, PendingAck message)
-cdef bint check_excess(LoopState hot, LoopConnection conn, long long now_ns) except -1
+cdef bint update_excess_timer(LoopState hot, LoopConnection conn, long long now_ns) except -1

@@ -50,7 +50,7 @@ def end_excess(hot: LoopState, conn: LoopConnection, message: PendingAck) -> Non
         unpark(hot, conn, PARK_QUOTA)
 
 
-def check_excess(hot: LoopState, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
+def update_excess_timer(hot: LoopState, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
     """Return whether only the client's own missing PUBRELs have kept its excess open for too long.
 
     While a message waits for the broker, or reading or output is paused, the client is not at fault.

@@ -123,8 +123,8 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a pass ends nobody",
-        "edge/cluster_policy.py ClusterPolicy._is_rejected",
-        _wrapped(ClusterPolicy, "_is_rejected", _nobody_is_judged),
+        "edge/cluster_policy.py ClusterPolicy._apply_or_reject",
+        _wrapped(ClusterPolicy, "_apply_or_reject", _nobody_is_judged),
         _seed,
         "a seed of --policy",
         30.0,

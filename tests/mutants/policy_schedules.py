@@ -230,7 +230,7 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     ),
     _bug(
         "a connection outlives its revoked token",
-        "edge/cluster_policy.py ClusterPolicy._is_rejected",
+        "edge/cluster_policy.py ClusterPolicy._apply_or_reject",
         _wrapped(
             PolicyView,
             "is_revoked",
