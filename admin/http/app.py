@@ -152,7 +152,7 @@ def _guard(
                 connection.path_params[name] = value.replace(SLASH, "/")  # restored to the value before the gate
         refuse_unknown(handler, connection.path_params, connection.query_params)
         connection.state.caller = caller
-        connection.state.judge = lambda: find(connection)  # for a stream, which outlives its first check
+        connection.state.authenticate = lambda: find(connection)  # for a stream, which outlives its first check
 
     return authorize
 
