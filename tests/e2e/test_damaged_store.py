@@ -32,7 +32,7 @@ def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
             assert "3 copies of every message" in second.log.read_text()  # of the map, which settings no longer move
             second.wait_for(lambda: whole(second), "whole again")
             log = (data / "logs" / "storage-1.log").read_text()
-            assert log.count("put aside as") == 1
+            assert log.count("quarantined as") == 1
             assert "storage-1 put its damaged store aside (its log says as what)" in second.log.read_text()
             assert "checksum of the record" in log
             assert "Traceback" not in log
@@ -55,4 +55,4 @@ def whole(cluster: LocalCluster) -> bool:
     """Return whether the damaged node was started again and every partition has its three copies."""
     log = cluster.data / "logs" / "storage-1.log"
     status = cluster.admin("cluster", "status")
-    return "put aside as" in log.read_text() and not status["partitions_under_replicated"]
+    return "quarantined as" in log.read_text() and not status["partitions_under_replicated"]

@@ -373,7 +373,7 @@ def test_an_earlier_connection_acknowledged_it(place: OperatedCluster) -> None:
     place.clients[-3].loop_stop()  # the earlier one does not come back
     assert newer.is_connected()
     what, why = cause_of(place, "client", "explain", "twin")
-    assert what == "takeover" and "what the earlier one acknowledged" in why
+    assert what == "takeover" and "the earlier one acknowledged" in why
     what, why = cause_of(place, "msg", "explain", "--session", "twin", "--seq", "1")
     assert what == "earlier_connection" and "'twin' acknowledged it over an earlier connection" in why
     assert place.ask("trace", "stop", "twin").code == 0

@@ -255,7 +255,7 @@ def test_the_leader_of_the_routers_hands_over() -> None:
         until(lambda: status(cluster).get("leader"), "led")
         leader = str(status(cluster)["leader"])
         term(cluster, leader)
-        assert "the leadership goes to" in log(cluster, leader)
+        assert "transferring the leadership to" in log(cluster, leader)
         assert "took too long" not in log(cluster, leader)
         client = Paho(cluster, "after", V5, 0, "stops/#")
         until(lambda: client.publish(1) and client.received, "served")

@@ -221,7 +221,7 @@ def test_quarantine_is_bounded_on_a_damaging_disk(tmp_path: Path) -> None:
         Store.open(path, "c", "n", SETTINGS).close()
         quarantine(path)
     Store.open(path, "c", "n", SETTINGS).close()
-    with pytest.raises(StoreUnavailable, match=f"{QUARANTINED_MAX} stores were put aside"):
+    with pytest.raises(StoreUnavailable, match=f"{QUARANTINED_MAX} stores are quarantined"):
         quarantine(path)
     Store.open(path, "c", "n", SETTINGS).close()  # no file was renamed
     (tmp_path / "store.lsm.quarantined-3").unlink()

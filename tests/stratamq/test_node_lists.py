@@ -104,7 +104,7 @@ async def test_a_list_that_is_cut_says_so_and_goes_on(
         for words in (("--filter", "user=ann"), ("--node", "edge-0")):
             assert await cluster.command("client", "list", "--after", cursor, *words) == 2
         assert await cluster.command("session", "list", "--after", cursor) == 2
-        assert "of another question" in capsys.readouterr().err and len(cluster.queries) == asked
+        assert "belongs to another query" in capsys.readouterr().err and len(cluster.queries) == asked
 
 
 async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,12 +279,12 @@ BAD = [
     (("--sort", "moon"), "no column 'moon'"),
     (("--sort", "moon", "-o", "json"), "no column 'moon'"),
     (("--best", "moon"), "no column 'moon'"),
-    (("--best", "queued", "--after", "nonsense"), "the greatest rows have none"),
+    (("--best", "queued", "--after", "nonsense"), "leave out --best or the cursor"),
     (("--limit", "0"), "write 1 to 100000"),
     (("--limit", "10000000"), "write 1 to 100000"),
     (("--node", "edge-9"), "no node 'edge-9' in this cluster"),
     (("--node", "storage-0"), "clients are at edge nodes"),
-    (("--after", "nonsense"), "no cursor"),
+    (("--after", "nonsense"), "not a cursor"),
     (("--timeout", "31"), "at most 30 s"),
     (("--timeout", "0"), "at most 30 s"),
 ]

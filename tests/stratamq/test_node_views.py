@@ -188,7 +188,7 @@ BAD = [
     (("topic", "explain", "a/+"), "is no topic name"),
     (("topic", "explain", "#"), "is no topic name"),
     (("topic", "explain", ""), "an empty topic"),
-    (("topic", "explain", "x" * 65_536), "65535 bytes at most"),
+    (("topic", "explain", "x" * 65_536), "at most 65535 bytes"),
     (("route", "show", "a/#"), "is no topic name"),
     (("client", "explain", "c", "--topic", "+"), "is no topic name"),
     (("msg", "explain", "nonsense"), "is no origin"),

@@ -39,7 +39,7 @@ REFUSALS = ("refused_", "acks_of_others", "requests_of_others", "answers_unknown
 
 HIDDEN = frozenset(
     (
-        *("counts", "_refusals", "_condemned", "acks_unknown"),  # refusals
+        *("counts", "_refusals", "_fenced", "acks_unknown"),  # refusals
         *("brought", "untold", "room", "dirty", "dirty_first", "dirty_last", "next_dirty"),  # local end of the link
         *("packet", "turn_end_ns", "of_partitions", "now"),  # of an iteration
         "_peer",  # sender of the current frame, set before each check

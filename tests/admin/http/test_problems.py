@@ -43,7 +43,7 @@ def test_query_without_router_is_not_ready() -> None:
     late = refused(UserError("no router answers", ExitCode.NOT_READY))
     assert (late.status, late.code) == (503, "not_ready") and late.do and late.retry_s
     assert refused(UserError("no column 'x'", ExitCode.USAGE)).code == "bad_request"
-    assert refused(UserError("this is no cursor", ExitCode.USAGE)).code == "stale_cursor"
+    assert refused(UserError("this is not a cursor of a list", ExitCode.USAGE)).code == "stale_cursor"
 
 
 @pytest.mark.parametrize("asked", [[], ["dry_run"], ["limit", "dry_run", "limit"]])
