@@ -223,7 +223,7 @@ async def test_loop_reads_header_before_tls(certificates: Path, tls: bool, form:
         def attach(_: object, fd: int) -> None:
             first.append(ProxiedSocket("any"))
             options = hot.options.ConnOptions(tls=context, first_bytes=first[-1])
-            edge.loop.attach(fd, 0, options, hot.descriptors.boot_ns())
+            edge.hot.attach(fd, 0, options, hot.descriptors.boot_ns())
 
         edge.handler.attach = attach
         for header in (V1, checked(IPV4), v2(0x00, b""), v2(0, b"", command=0), v2(0x11, bytes(12), command=0)):
