@@ -1,7 +1,7 @@
-"""A place that is attacked: attackers in a process of their own, honest clients beside, and what became of both.
+"""Run an attack: attackers in their own process, honest clients beside them, and the counts of both.
 
-An attack lasts until the attackers have met what a test waits for, so that a slow machine takes longer and finds the
-same. The rows that attack stand in ``test_denial.py``.
+An attack lasts until the attackers reach the outcome of the test, so slow machines only take longer.
+The attacks are in ``test_denial.py``.
 """
 
 import json
@@ -26,20 +26,20 @@ __all__ = ["DRIPPING", "LATE_S", "MIB", "Attackers", "Honest", "Outcome", "Place
 
 MIB = 1024 * 1024
 LATE_S = 60.0  # for which attackers are waited for on a machine that is busy
-LOOK_S = 0.2  # between two looks at what they have met
-DRIPPING = 20  # clients whose PUBLISH drips beside all other attacks
+LOOK_S = 0.2  # between two reads of the attackers' outcomes
+DRIPPING = 20  # clients whose PUBLISH drips during all other attacks
 
 
 @dataclass
 class Outcome:
-    """What became of an attack."""
+    """Counts of one attack."""
 
     seen: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     trips_s: list[float] = field(default_factory=list)  # of the honest pair
     calm_ms: float = 0.0  # P99 of the same before the attack
     connects_s: list[float] = field(default_factory=list)  # of honest newcomers
-    refused: list[str] = field(default_factory=list)  # what honest newcomers met: when, and for how long they had tried
+    refused: list[str] = field(default_factory=list)  # failed honest connects: time, and seconds of trying
     growth: int = 0  # bytes of the edge
     cpu_s: float = 0.0  # of the edge
     took_s: float = 0.0
@@ -50,7 +50,7 @@ class Outcome:
         return p99_ms(self.trips_s)
 
     def total(self, *beginnings: str) -> int:
-        """Return how often one of these was seen, whatever comes behind."""
+        """Return the sum of the outcomes that start with one of these prefixes."""
         return sum(count for name, count in self.seen.items() if name.startswith(beginnings))
 
 
@@ -58,7 +58,7 @@ Until = Callable[[Outcome], bool]
 
 
 def p99_ms(times_s: list[float]) -> float:
-    """Return what 99 of 100 of the times stay below."""
+    """Return the 99th percentile of the times, in ms."""
     return sorted(times_s)[len(times_s) * 99 // 100] * 1e3
 
 
@@ -121,7 +121,7 @@ class Place:
         self.dripping.go()
 
     def dripped(self) -> Counter[str]:
-        """Wait until each connection whose PUBLISH drips has ended; return what was seen."""
+        """Wait until each dripping connection has ended; return the outcomes."""
         deadline = time.monotonic() + LATE_S
         while (seen := self.dripping.seen())["publish ended"] < DRIPPING and time.monotonic() < deadline:
             time.sleep(LOOK_S)
@@ -142,7 +142,7 @@ class Place:
         return self.edge.events(self.cluster) | {f"dropped_{reason}": float(amount) for reason, amount in dropped}
 
     def _told(self, before: dict[str, float]) -> str:
-        """Return what the edge counted since then, and the end of its log."""
+        """Return the edge's counter increments since then, and the end of its log."""
         log = (self.cluster.data / "edge-9.txt").read_text()[-2000:]
         try:
             return f"edge: {self._since(before)}\n{log}"
@@ -150,13 +150,13 @@ class Place:
             return f"edge: no page of metrics: {error}\n{log}"
 
     def _since(self, before: dict[str, float]) -> Counter[str]:
-        """Return what the edge counted since then."""
+        """Return the edge's counter increments since then."""
         return Counter({name: int(more) for name, now in self._counts().items() if (more := now - before.get(name, 0))})
 
     def attack(
         self, kind: str, count: int, seconds: float, until: Until, port: str = "plain", growth_max: int = 50 * MIB
     ) -> Outcome:
-        """Let so many attack for so long, and until they met what is waited for; honest clients come meanwhile."""
+        """Run attackers for a time, and until they reach the expected outcome; honest clients connect meanwhile."""
         before = self._counts()
         outcome = Outcome()
         with Attackers(kind, self.ports, count, seconds) as attackers, Honest(self.ports[port], outcome) as honest:
@@ -193,7 +193,7 @@ class Place:
 
 
 class Honest:
-    """A client that sends itself messages, and newcomers that connect, each from an address of its own."""
+    """A client that sends messages to itself, and new clients that connect, each from its own address."""
 
     def __init__(self, port: int, outcome: Outcome) -> None:
         self._port, self._outcome, self._numbers = port, outcome, 0

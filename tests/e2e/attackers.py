@@ -1,9 +1,8 @@
-"""One attack in a process of its own: ``python -m tests.e2e.attackers KIND PORTS COUNT SECONDS``, PORTS being JSON.
+"""Run one kind of attack in its own process: ``python -m tests.e2e.attackers KIND PORTS COUNT SECONDS``, PORTS as JSON.
 
-Each of ``COUNT`` attackers is a coroutine with an address of loopback of its kind, so that what is refused to an
-address is refused to none of the honest ones. Prints ``ready`` and begins at a line. Each further line is answered by
-how often each outcome was seen so far, as JSON, and the end of the lines ends all attackers. Denial of service by
-authenticated and other strangers; the bars are in ``test_denial.py``.
+Each of ``COUNT`` attackers is a coroutine; each kind has its own loopback addresses, so a block of an address never
+affects honest clients. The process prints ``ready`` and starts at the first input line. It answers each further line
+with the outcome counts as JSON, and stops at the end of input. The limits are in ``test_denial.py``.
 """
 
 import collections
@@ -39,12 +38,12 @@ class Attacker:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
-        self.is_in = False  # CONNACK said so
+        self.is_in = False  # CONNACK received
         self._splitter = Splitter()
         self._packets: collections.deque[bytes] = collections.deque()
 
     async def send(self, data: bytes) -> None:
-        """Send everything; a connection that was ended is read, not an error."""
+        """Send all bytes; a closed connection is detected by reading, and is no error here."""
         try:
             await self.stream.send_all(data)
         except trio.BrokenResourceError:
@@ -62,7 +61,7 @@ class Attacker:
         return decode_packet(data[0], data[body:], 5)
 
     async def read_bytes(self) -> bytes:
-        """Return what comes, b"" at the end."""
+        """Return received bytes, b"" at the end."""
         try:
             return await self.stream.receive_some(READ_BYTES)
         except trio.BrokenResourceError:
@@ -118,7 +117,7 @@ def note(what: str, code: str = "") -> None:
     seen[f"{what} {code}".rstrip()] += 1
 
 
-# -- kinds: (ports, number, address) -> None, begun anew while there is time
+# -- kinds: (ports, number, address) -> None, repeated until the time ends
 
 
 async def drip(ports: Ports, number: int, address: str) -> None:
@@ -164,7 +163,7 @@ async def connect_flood(ports: Ports, number: int, address: str) -> None:
 
 
 async def connect_flood_in_turn(ports: Ports, number: int, address: str) -> None:
-    """Connections of 32 addresses, each within its own rate: together they want many times the listener's."""
+    """Connect from 32 addresses, each within its rate: together they exceed the listener's rate many times."""
     attacker = await come(ports["scarce"], f"{address.rpartition('.')[0]}.{number % 32 + 1}")
     await attacker.send(connect(b"in-turn-%d" % number))
     answer = await attacker.read()
@@ -209,7 +208,7 @@ HEADS = [b"/".join(head) for head in itertools.product((b"a", b"+"), repeat=10)]
 
 
 async def wildcards(ports: Ports, number: int, address: str) -> None:
-    """Filters that all look at the same deep topic."""
+    """Subscribe to filters that all match against the same deep topic."""
     attacker = await come_in(ports["plain"], address, b"wild-%d" % number)
     deep = [head + b"/a" * 21 for head in HEADS]
     for start in range(0, 1000, 50):
@@ -241,10 +240,10 @@ async def retained_flood(ports: Ports, number: int, address: str) -> None:
 
 
 async def retained_replay(ports: Ports, number: int, address: str) -> None:
-    """Ask for everything that is retained, again and again."""
+    """Request all retained messages repeatedly."""
     attacker = await come_in(ports["plain"], address, b"replay-%d" % number)
     if number == 0:
-        for turn in range(5):  # far fewer than are kept, so that a flood behind it finds room in each partition
+        for turn in range(5):  # few, so that a later flood still fits in each partition
             await retain(attacker, b"replay/%d" % turn, bytes(500))
     while True:
         await attacker.send(subscribe(b"replay/#", 0))
@@ -255,7 +254,7 @@ async def retained_replay(ports: Ports, number: int, address: str) -> None:
 
 
 async def never_released(ports: Ports, number: int, address: str) -> None:
-    """QoS 2 without a PUBREL, up to whatever bound there is."""
+    """Publish QoS 2 without PUBREL, up to the limit."""
     attacker = await come_in(ports["plain"], address, b"half-%d" % number)
     if not attacker.is_in:  # ten thousand keep their own process busy for longer than a CONNECT may take
         return
@@ -265,7 +264,7 @@ async def never_released(ports: Ports, number: int, address: str) -> None:
 
 
 async def never_acks(ports: Ports, number: int, address: str) -> None:
-    """Take QoS 1 messages and acknowledge none of them, while another one goes on publishing."""
+    """Receive QoS 1 messages without acknowledging them, while another client keeps publishing."""
     attacker = await come_in(ports["plain"], address, b"mute-%d" % number)
     if number == 0:
         for identifier in range(1, 10_000):
@@ -339,7 +338,7 @@ def user_properties(count: int) -> bytes:
 
 
 async def properties(ports: Ports, number: int, address: str) -> None:
-    """Thousands of user properties in CONNECT and in PUBLISH, and aliases that nobody allowed."""
+    """Send thousands of user properties in CONNECT and PUBLISH, and topic aliases above the maximum."""
     attacker = await come(ports["plain"], address)
     kind = ("properties of connect", "properties of publish", "alias")[number % 3]
     data = connect(b"many-%d" % number, properties=user_properties(5000) if number % 3 == 0 else b"")
@@ -367,7 +366,7 @@ WEBSOCKETS = {  # the first, the third and the last one behind a CONNECT
 
 
 async def websockets(ports: Ports, number: int, address: str) -> None:
-    """Frames of a byte, floods of pings, frames of a tebibyte, and compression that nobody agreed on."""
+    """Send one-byte frames, ping floods, frames of a tebibyte, and compression that was not negotiated."""
     kind = list(WEBSOCKETS)[number % len(WEBSOCKETS)]
     attacker = await come(ports["ws"], address)
     head, _, tail = UPGRADE.partition(b"\r\n")
@@ -386,7 +385,7 @@ async def websockets(ports: Ports, number: int, address: str) -> None:
 
 
 async def tls_compression(ports: Ports, number: int, address: str) -> None:  # noqa: ARG001
-    """Offer what shrinks before it is encrypted."""
+    """Offer TLS compression."""
 
     def offer() -> None:
         context = ssl.create_default_context()
@@ -400,7 +399,7 @@ async def tls_compression(ports: Ports, number: int, address: str) -> None:  # n
 
 
 async def slow_readers(ports: Ports, number: int, address: str) -> None:
-    """Subscribe to a flood and read nothing of it; every tenth one is the flood."""
+    """Subscribe to a flood and never read it; every tenth client publishes the flood."""
     attacker = await come(ports["plain"], address, receive_bytes=4096)
     await attacker.send(connect(b"lazy-%d" % number))
     await attacker.read()
@@ -418,7 +417,7 @@ async def slow_readers(ports: Ports, number: int, address: str) -> None:
 
 
 async def group_churn(ports: Ports, number: int, address: str) -> None:
-    """Join a group and leave it, as fast as answers come; keep what one was given."""
+    """Join and leave a group as fast as answers arrive; keep the received messages."""
     attacker = await come_in(ports["plain"], address, b"churn-%d" % number)
     while True:
         await attacker.send(subscribe(b"$share/crew/crew/#", 1))
@@ -457,16 +456,16 @@ KINDS: dict[str, Kind] = {
         group_churn, takeover_churn, half_a_connect, connect_flood_in_turn,
     )
 }  # fmt: skip
-ONCE = {drip, drip_later, keep_alive}  # what becomes of each is what the test asks
+ONCE = {drip, drip_later, keep_alive}  # each connection ends with one outcome
 BREAK_AT = 0.0  # when all connections that leave a will break
 
 
 async def attack(kind: str, ports: Ports, count: int) -> None:
-    """Let them all attack, again and again or once to the end, until the test has seen what it waits for."""
+    """Run all attackers, repeatedly or once, until the test has the expected outcomes."""
     run = KINDS[kind]
 
     async def again(number: int) -> None:
-        await trio.sleep(number / COME_PER_S)  # thousands who come at once meet the bound of logins, and no other
+        await trio.sleep(number / COME_PER_S)  # a slower ramp keeps thousands below the login limit
         while True:
             try:
                 await run(ports, number, address_of(kind, number))
@@ -488,7 +487,7 @@ def main() -> None:
     """Run one kind."""
     global BREAK_AT
     kind, ports, count, seconds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-    os.nice(5)  # they share the machine with whom they attack
+    os.nice(5)  # the attackers share the machine with the edge
     print("ready", flush=True)
     sys.stdin.readline()
     BREAK_AT = time.monotonic() + seconds / 2

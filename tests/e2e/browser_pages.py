@@ -1,4 +1,4 @@
-"""Chromium over the dashboard: opens pages, and notes what no page may do; axe-core judges what is shown."""
+"""Open dashboard pages in Chromium and record forbidden requests and errors; axe-core checks accessibility."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ class Browser:
     """One window.
 
     Attributes:
-        complaints: Console messages, errors, reports of the content policy and requests to others, as they come.
+        complaints: Console messages, errors, content policy reports and requests to other hosts, in order.
     """
 
     def __init__(self, page: Any, base: str) -> None:
@@ -91,14 +91,14 @@ class Browser:
         return [link.removeprefix("#/") for link in links]
 
     def copied(self, way: str) -> str:
-        """Press "copy as CLI" or "copy as curl", and return what the clipboard holds."""
+        """Press "copy as CLI" or "copy as curl", and return the clipboard's text."""
         self.page.get_by_role("button", name=f"copy as {way}", exact=True).click()
         self.page.wait_for_selector("footer [role=status]:has-text('copied')")
         text: str = self.page.evaluate("navigator.clipboard.readText()")
         return text
 
     def violations(self) -> list[str]:
-        """Return what axe finds."""
+        """Return the violations that axe finds."""
         axe = _axe()
         assert axe is not None
         self.page.evaluate(axe.read_text() + ";0")
@@ -107,7 +107,7 @@ class Browser:
         return [f"{rule}: {node['html'][:200]} {node['failureSummary'][:300]}" for rule, node in nodes]
 
     def policy_reports(self) -> list[str]:
-        """Return what the content policy kept from being done."""
+        """Return the actions that the content policy blocked."""
         reports: list[str] = self.page.evaluate("window.told")
         return reports
 
@@ -134,7 +134,7 @@ class Browser:
         return len(seen)
 
     def walk_by_keyboard(self) -> list[str]:
-        """Press Tab through the page; return what cannot be reached or shows no focus."""
+        """Press Tab through the page; return elements that are unreachable or show no focus."""
         self.page.evaluate("() => { window.reached = new Set(); document.activeElement.blur(); }")
         bad, seen = [], 0
         for _ in range(TABS_MAX):
@@ -151,7 +151,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(base: str, colours: Any = "light", width: int = 1280, *, state: Any = None) -> Iterator[Browser]:
-    """Open a window of a browser that knows nothing, or what another one of ``state`` knew."""
+    """Open a browser window without stored state, or with that of another window (``state``)."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

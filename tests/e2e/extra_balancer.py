@@ -29,7 +29,7 @@ def balancer(
     metrics: dict[str, Any] | None = None,
     **room: Any,
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, int]]]:
-    """Run a balancer until its doors are open; yields its process and its ports by listener.
+    """Run a balancer until its listeners are open; yields its process and its ports by listener.
 
     ``given`` is a socket for the listener "plain", as systemd would pass it.
     """
@@ -63,13 +63,13 @@ def balancer(
 
 
 def is_open(cluster: LocalCluster, name: str) -> bool:
-    """Return whether every door of a balancer takes clients."""
+    """Return whether all listeners of a balancer are open."""
     doors = status_of(cluster, name).get("listeners", {"": "starting"})
     return all(where.endswith(" open") for where in doors.values())
 
 
 def status_of(cluster: LocalCluster, name: str) -> dict[str, Any]:
-    """Return what a balancer says of itself, nothing while it starts."""
+    """Return a balancer's status, {} while it starts."""
     try:
         return read_status(cluster.data / name)
     except UserError:

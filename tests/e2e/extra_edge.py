@@ -41,7 +41,7 @@ class ExtraEdge:
 def extra_edge(
     cluster: LocalCluster, listeners: dict[str, dict[str, Any]], name: str = "edge-9", **room: Any
 ) -> Iterator[ExtraEdge]:
-    """Run an edge whose configuration is that of edge-0 but for its name, its listeners, and settings of its room."""
+    """Run an edge with the configuration of edge-0 except name, listeners, and settings of its package."""
     authority = DevelopmentAuthority(cluster.data / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
     own = authority.node("edge", name)
     folder = cluster.data / name

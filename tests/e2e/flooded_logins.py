@@ -1,6 +1,6 @@
-"""An edge, or another broker, that is flooded with wrong passwords; honest clients log in and exchange messages beside.
+"""Flood an edge, or another broker, with wrong passwords while honest clients log in and exchange messages.
 
-The flood is ``login_flood.py``. The bars stand in ``test_login_figures.py``, the floor in ``bench/attacks.py``.
+The flood is ``login_flood.py``. The limits are in ``test_login_figures.py``, the floor in ``bench/attacks.py``.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ CALMS = 3
 
 @contextlib.contextmanager
 def flooded_edge() -> Iterator[tuple[LocalCluster, ExtraEdge]]:
-    """Run a cluster with the user ``ann``, and an edge whose listener ``word`` has the users of the cluster."""
+    """Run a cluster with the user ``ann``, and an edge whose listener ``word`` authenticates the cluster's users."""
     with local_cluster("--edges", "1") as cluster:
         word: dict[str, Any] = {"tls": False, "allow_anonymous": False, "cluster_users": True, "cluster_roles": True}
-        # The last two hash nothing: everybody is let in, and nobody is.
+        # The last two listeners hash no passwords: one accepts every client, the other none.
         bare = {"tls": False, "allow_anonymous": True}
         shut = bare | {"allow_anonymous": False}
         tables: dict[str, dict[str, Any]] = {"word": word, "bare": bare, "shut": shut, "secure": word | {"tls": True}}
@@ -63,7 +63,7 @@ def flooded_edge() -> Iterator[tuple[LocalCluster, ExtraEdge]]:
 
 @contextlib.contextmanager
 def mosquitto_of_ann(folder: Path) -> Iterator[int]:
-    """Run Mosquitto with one user in a file of its own making (`$7$`); yield its port."""
+    """Run Mosquitto with one user in a password file of its own format (`$7$`); yield its port."""
     subprocess.run(["mosquitto_passwd", "-c", "-b", folder / "users", "ann", "good"], check=True)
     with mosquitto(folder, "allow_anonymous false", f"password_file {folder / 'users'}") as port:
         yield port
@@ -140,7 +140,7 @@ def beside(module: str, *words: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Flooded:
-    """Latency of an honest pair without a flood and beside it, in ms, and what attacker and honest logins met."""
+    """Latency of an honest pair without and during a flood, in ms, and the outcomes of attackers and honest logins."""
 
     calm_ms: float
     attacked_ms: float

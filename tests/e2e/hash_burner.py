@@ -1,9 +1,8 @@
-"""Hashes of passwords for a while, at the lowest priority: ``python -m tests.e2e.hash_burner SECONDS [--idle]``.
+"""Hash passwords for a time, at the lowest priority: ``python -m tests.e2e.hash_burner SECONDS [--idle]``.
 
-The cheapest program that takes from an edge's neighbours what a flood of wrong passwords takes: one core's worth of
-argon2id with the parameters of the cluster's users, and nothing of the edge. With ``--idle`` the kernel runs it only
-where nobody else wants the core. Prints how many were computed. With ``--asked`` in the place of a time it computes one
-for each byte that comes, and answers it with a byte.
+The program uses as much CPU time as a flood of wrong passwords, without an edge: one core of argon2id with the
+parameters of the cluster's users. With ``--idle`` the kernel runs it only on an idle core. It prints the number
+of hashes. With ``--asked`` instead of a time it computes one hash for each input byte, and answers with a byte.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ def main() -> None:
     else:
         os.nice(19)
     if "--asked" in sys.argv:
-        with contextlib.suppress(ConnectionError):  # whoever asks may go before the last answer
+        with contextlib.suppress(ConnectionError):  # the requester may close before the last answer
             while os.read(0, 1):
                 verify(record, b"guess")
                 os.write(1, b"x")

@@ -1,7 +1,7 @@
-"""Hostile MQTT clients, many at once, in a process of their own: ``hostile_clients.py PLAIN WS COUNT SECONDS``.
+"""Hostile MQTT clients in one process: ``hostile_clients.py PLAIN WS COUNT SECONDS``.
 
-Each kind tries to make the edge keep more than it should, or to stall it; whoever is thrown out comes back half a
-second later. Prints how often each kind was let in and thrown out, as JSON.
+Each kind tries to exhaust the edge's memory or to stall it; a disconnected client reconnects half a second later.
+Prints the connects and disconnects of each kind as JSON.
 """
 
 import itertools
@@ -75,7 +75,7 @@ THROWN_OUT = (
 
 
 class Hostile:
-    """One of them."""
+    """One hostile client."""
 
     def __init__(self, number: int, kind: str, ports: tuple[int, int]) -> None:
         self.name = b"hostile-%d" % number
@@ -146,7 +146,7 @@ def all_thrown_out(clients: list[Hostile]) -> bool:
 
 def main(plain: int, websocket: int, count: int, seconds: float) -> None:
     """Run them all for a while, and until some of each kind that is forbidden were thrown out."""
-    os.nice(5)  # they share the machine with whom they attack
+    os.nice(5)  # the attackers share the machine with the edge
     kinds = itertools.cycle(KINDS)
     clients = [Hostile(number, next(kinds), (plain, websocket)) for number in range(count)]
     print("started", flush=True)

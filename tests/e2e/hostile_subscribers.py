@@ -1,7 +1,7 @@
-"""Clients whose subscriptions are made to stall a node: ``hostile_subscribers.py KIND PORTS COUNT TOPICS SECONDS``.
+"""Clients with subscriptions that stall a node: ``hostile_subscribers.py KIND PORTS COUNT TOPICS SECONDS``.
 
-They take their places, print ``ready``, wait for a line, attack, and print what came of it as JSON. A kind's function
-is a generator: what comes before its first yield is preparation.
+They prepare, print ``ready``, wait for a line, attack, and print the counts as JSON. A kind's function
+is a generator: the code before its first yield is preparation.
 """
 
 import json
@@ -22,7 +22,7 @@ PATIENCE_S = 120.0  # for one answer of the edge
 READ_BYTES = 1 << 18
 SESSION_EXPIRY = packets.session_expiry(3600)
 NO_RETAINED = 0x20  # retain handling 2
-FLOOD_AT_ONCE = 100  # publishes between two looks at whether the edge keeps up
+FLOOD_AT_ONCE = 100  # publishes between two checks whether the edge keeps up
 FILTERS_PER_MEMBER = 250
 Totals = dict[str, float]
 
@@ -33,7 +33,7 @@ def topic(number: int) -> bytes:
 
 
 def filters(count: int) -> list[bytes]:
-    """Return wildcard filters for which each topic must be looked at: a few match all, some 1 %, most a single one."""
+    """Return wildcard filters to match against each topic: a few match all, some 1 %, most a single one."""
     broad = [b"#", b"+/#", b"load/#", b"+/+/#", b"load/+/+"]
     some = [b"+/%d/+" % number for number in range(min(100, count // 10))]
     return (broad + some + [b"+/+/%d" % number for number in range(count)])[:count]
@@ -44,7 +44,7 @@ unsubscribe = partial(packets.unsubscribe, version=5)
 
 
 class Attacker:
-    """One client that knows no more of the packets that it reads than their types."""
+    """One client that parses only packet types."""
 
     def __init__(self, port: int, name: bytes, properties: bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
@@ -54,7 +54,7 @@ class Attacker:
         self.wait(0x20)
 
     def send(self, data: bytes) -> None:
-        """Send everything."""
+        """Send all bytes."""
         self.socket.sendall(data)
 
     def wait(self, kind: int, count: int = 1) -> None:
@@ -65,7 +65,7 @@ class Attacker:
             count -= sum(packet[0] & 0xF0 == kind for packet in self._splitter.feed(data))
 
     def discard(self) -> int:
-        """Throw away what has come and was not read; return how many bytes that was."""
+        """Discard unread input; return its number of bytes."""
         bytes_read = 0
         self.socket.setblocking(False)
         with suppress(BlockingIOError):
@@ -103,7 +103,7 @@ def many_filters(ports: list[int], count: int, properties: bytes, seconds: float
 
 
 def leavers(ports: list[int], count: int) -> Iterator[Totals]:
-    """Subscribers of # that go at the same moment, with those of the other edges."""
+    """Subscribers of # that disconnect at the same time as those of the other edges."""
     clients = [Attacker(ports[number % len(ports)], b"leaver-%d" % number) for number in range(count)]
     for client in clients:
         client.send(subscribe([b"#"], NO_RETAINED))
@@ -167,8 +167,8 @@ def groups(ports: list[int], count: int, topics: int, seconds: float) -> Iterato
 
 
 def main(kind: str, ports: list[int], count: int, topics: int, seconds: float) -> None:
-    """Prepare, say so, wait, attack, report."""
-    os.nice(5)  # they share the machine with whom they attack
+    """Prepare, print ready, wait, attack, report."""
+    os.nice(5)  # the attackers share the machine with the edge
     attack = {
         "filters": lambda: many_filters(ports, count, b"", seconds),
         "stored_filters": lambda: many_filters(ports, count, SESSION_EXPIRY, seconds),

@@ -1,7 +1,7 @@
 """``python -m tests.e2e.keepalived_pair``: two hosts with a balancer each, and keepalived's shipped file between them.
 
-Each host is a network namespace with a cluster of its own behind its balancer; the client is in a third one. Prints for
-how long nobody answered at the floating address after the balancer that had it was killed. Needs root.
+Each host is a network namespace with its own cluster behind its balancer; the client is in a third one. Kills the
+balancer that has the floating address, and prints how long the address did not answer. Needs root.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 
 SHIPPED = Path(__file__).resolve().parents[2] / "docs" / "balancing" / "keepalived.conf"
 FLOATING = "10.77.0.83"
-PORT = 21_883  # in namespaces of our own nobody else has it
+PORT = 21_883  # free: the namespaces are private
 HOSTS = ("one", "two")
 
 

@@ -1,4 +1,4 @@
-"""A real cluster for tests: ``stratamq up`` in a process group of its own, on chosen ports, stopped at the end."""
+"""A real cluster for tests: ``stratamq up`` in its own process group, on chosen ports, stopped at the end."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ class LocalCluster:
         )
 
     def wait_ready(self) -> None:
-        """Wait until every node said that it is ready."""
+        """Wait until every node is ready."""
         self.wait_for(self.is_ready, "ready")
 
     def has_its_ports(self) -> bool:
@@ -50,7 +50,7 @@ class LocalCluster:
         return self.process.poll() is None or b"Address already in use" not in self.log.read_bytes()
 
     def is_ready(self) -> bool:
-        """Return whether every node said that it is ready."""
+        """Return whether every node is ready."""
         return (self.data / "up.json").exists() and b"ready after" in self.log.read_bytes()
 
     def wait_for(
@@ -65,7 +65,7 @@ class LocalCluster:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `up` wrote about its nodes."""
+        """The nodes as written by `up`."""
         state: dict[str, Any] = json.loads((self.data / "up.json").read_text())
         return state
 
@@ -92,7 +92,7 @@ class LocalCluster:
         os.kill(self.pid(node), signal.SIGKILL)
 
     def admin(self, *arguments: str) -> dict[str, Any]:
-        """Run a command of the operator and return what it says as JSON."""
+        """Run an operator command and return its JSON output."""
         result = self.command(*arguments, "-o", "json", "--data", str(self.data))
         assert result.returncode == 0, result.stderr
         answer: dict[str, Any] = json.loads(result.stdout)
@@ -100,7 +100,7 @@ class LocalCluster:
 
     @staticmethod
     def command_line() -> list[str]:
-        """Return what begins a command line of ``stratamq``."""
+        """Return the first words of a ``stratamq`` command line."""
         return [sys.executable, "-m", "stratamq"]
 
     @staticmethod
@@ -119,7 +119,7 @@ class LocalCluster:
             return str(page.read().decode())
 
     def events_at(self, address: str) -> dict[str, float]:
-        """Return what an edge counted by name, those of the families of connects and disconnects included."""
+        """Return an edge's event counters by name, including the families of connects and disconnects."""
         page = self.metrics_at(address)
         found = re.findall(r'stratamq_edge_events_total\{event="(\w+)"\} (\S+)', page)
         for family, label in (("connects", "reason_code"), ("disconnects", "reason")):
@@ -128,13 +128,13 @@ class LocalCluster:
         return {name: float(amount) for name, amount in found}
 
     def last_words(self) -> str:
-        """Return how the logs of ``up`` and of all nodes end, for whoever reads that a test failed."""
+        """Return the ends of the logs of ``up`` and of all nodes, for the report of a failed test."""
         logs = [self.log, *sorted((self.data / "logs").glob("*.log"))]
         texts = {log.name: log.read_text(errors="replace").splitlines()[-LAST_LINES:] for log in logs if log.exists()}
         return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in texts.items())
 
     def stop(self) -> int:
-        """Stop everything as Ctrl-C does; return the exit code."""
+        """Stop all processes as Ctrl-C does; return the exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGINT)
         try:

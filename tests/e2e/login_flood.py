@@ -1,9 +1,9 @@
-"""An attacker in a process of its own: CONNECTs with wrong passwords at a rate, from many addresses of loopback.
+"""An attacker in its own process: CONNECTs with wrong passwords at a rate, from many loopback addresses.
 
     python -m tests.e2e.login_flood PORT RATE SECONDS ADDRESSES [NETWORK]
 
-The addresses are 127.0.NETWORK.1 and those behind it: an edge that has shut one out answers it without a hash. Prints
-how many were tried, and the reason codes that came.
+The addresses start at 127.0.NETWORK.1; an edge refuses a blocked address without a hash. Prints the
+number of attempts, and the reason codes.
 """
 
 import collections
@@ -20,7 +20,7 @@ OPEN_MAX = 400
 
 
 def main() -> None:
-    """Try for as long as was said."""
+    """Send logins for the given time."""
     port, rate, seconds, addresses, network = (int(word) for word in [*sys.argv[1:], "1"][:5])
     selector = selectors.DefaultSelector()
     codes: collections.Counter[str] = collections.Counter()

@@ -39,8 +39,7 @@ class OperatedCluster:
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run a command; return its exit code, output and errors.
 
-        A node has a second to answer. Where a busy machine kept it from that, and nobody has stopped it, it is asked
-        again.
+        A node has one second to answer. If a busy machine delays a running node, the command is repeated.
         """
         return self.heard(lambda: self._run(*words))
 
@@ -63,7 +62,7 @@ class OperatedCluster:
         return done.returncode, done.stdout, done.stderr
 
     def ask(self, *words: str) -> Answer:
-        """Run a command with ``-o json``; ``shown`` is None where it printed nothing."""
+        """Run a command with ``-o json``; ``shown`` is None if it printed no JSON."""
         began = time.monotonic()
         code, shown, said = self.run(*words, "-o", "json")
         return Answer(json.loads(shown) if shown else None, said, code, time.monotonic() - began)
@@ -117,7 +116,7 @@ class OperatedCluster:
             client.publish(topic, b"%d" % number, qos=1).wait_for_publish(WAIT_S)
 
     def origins(self, client: paho.Client, topic: str, count: int = 1, *, retain: bool = False) -> list[str]:
-        """Publish at QoS 1 by a client that asked for them; return the origins that it is told."""
+        """Publish at QoS 1 by a client that requests origins; return the origins from its PUBACKs."""
         said: list[str] = []
         client.on_publish = lambda *given: said.append(dict(given[4].UserProperty)["stratamq-origin"])
         for number in range(count):

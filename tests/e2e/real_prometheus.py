@@ -1,4 +1,4 @@
-"""Prometheus itself beside a cluster: it finds its targets by the service's discovery, scrapes and judges the rules."""
+"""Prometheus beside a cluster: it finds its targets by the service's discovery, scrapes, and evaluates the rules."""
 
 import contextlib
 import json

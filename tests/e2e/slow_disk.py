@@ -1,4 +1,4 @@
-"""Syncs of real nodes that take long or fail when told to (``shim/slow_disk.c``, preloaded)."""
+"""Delay or fail syncs of real nodes on request (``shim/slow_disk.c``, preloaded)."""
 
 import contextlib
 import struct

@@ -49,7 +49,7 @@ class _Link:
             self.connection.sendall(self._core.take_output())
 
     def read(self) -> None:
-        """Take what the node asks, answer nothing, and acknowledge the frames, until it ends the link."""
+        """Receive the node's requests without answering, acknowledge the frames, until it closes the link."""
         self.connection.settimeout(LOOK_S)
         with contextlib.suppress(OSError):
             while True:
@@ -109,7 +109,7 @@ class StolenRouter:
 
 @contextlib.contextmanager
 def stolen_router(cluster: LocalCluster, nodes: Sequence[str]) -> Iterator[StolenRouter]:
-    """Run a thief whom some nodes have among their seeds: they are started again for that, and dial it."""
+    """Run a thief that some nodes have among their seeds: they are restarted for that, and dial it."""
     thief = StolenRouter(cluster)
     try:
         for node in nodes:

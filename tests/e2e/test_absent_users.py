@@ -1,8 +1,8 @@
-"""C7 for users whom no router knows: a right that is gone while the client is away gives nothing any more.
+"""C7 for users unknown to the routers: a permission revoked while the client is away has no effect on its return.
 
-They are of tokens, with their rules in a file of roles, an acl_file or the token, and of a password file; those of an
-HTTP server are in ``test_http_login.py``. No edge looks at their sessions meanwhile (ADR 131, 133): they are judged
-when the client comes back, before anything flows.
+The users come from tokens, with rules in a roles file, an acl_file or the token, and from a password file; those of
+an HTTP server are in ``test_http_login.py``. No edge checks their sessions meanwhile (ADR 131, 133): they are
+authorized when the client returns, before any delivery.
 """
 
 import base64
@@ -34,7 +34,7 @@ QUIET_S = 0.5
 
 
 class Place(NamedTuple):
-    """An edge: its listeners differ in who vouches for a user, and in where its rules stand."""
+    """An edge whose listeners differ in the source of users and of their rules."""
 
     cluster: LocalCluster
     edge: ExtraEdge
@@ -42,12 +42,12 @@ class Place(NamedTuple):
     acl: Path
 
     def grant(self, filters: tuple[str, ...]) -> None:
-        """Let everybody of the files subscribe to these."""
+        """Allow all users of the files to subscribe to these."""
         write_rules(self.roles, self.acl, filters)
         os.kill(self.edge.process, signal.SIGHUP)
 
     def come(self, listener: str, user: str, acl: list[str] | None = None) -> BlockingClient:
-        """Connect as a user, with a new token or its password; its stored session goes on."""
+        """Connect as a user, with a new token or its password; its stored session resumes."""
         if listener == "words":
             return self._connected(listener, user, user, b"good")
         claims: dict[str, object] = {"sub": user, "exp": int(time.time()) + 600}
@@ -79,7 +79,7 @@ def write_rules(roles: Path, acl: Path, filters: tuple[str, ...]) -> None:
 
 
 def password_line(user: str) -> str:
-    """Return the line of a user whose password is good, as mosquitto_passwd writes it."""
+    """Return a user's line with a valid password, as mosquitto_passwd writes it."""
     salt = os.urandom(12)
     made = hashlib.pbkdf2_hmac("sha512", b"good", salt, 101)
     return f"{user}:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(made).decode()}\n"
@@ -109,7 +109,7 @@ def place() -> Iterator[Place]:
 
 
 def taken(client: BlockingClient) -> list[str]:
-    """Return the topics of what comes until ``end``, and of what comes behind it for a while."""
+    """Return the topics received until ``end``, and for a while afterwards."""
     topics = []
     with contextlib.suppress(TimeoutError, socket.timeout):
         while True:
@@ -120,11 +120,8 @@ def taken(client: BlockingClient) -> list[str]:
 
 
 @pytest.mark.parametrize("listener", ["file", "claim", "acl", "words"])
-def test_c7_an_absent_client_receives_nothing_by_a_right_that_is_gone(place: Place, listener: str) -> None:
-    """Queued, live and granted filters: none by the rule that was taken away while it was gone.
-
-    NIST: respond.
-    """
+def test_c7_permission_revoked_while_client_absent_stops_delivery(place: Place, listener: str) -> None:
+    """Queued, live and retained messages of removed rules are not delivered."""
     user, of_token = f"ann-{listener}", listener == "claim"
     place.grant(BOTH)
     place.cluster.wait_for(lambda: not is_refused(place, "a/#"), "the reload")

@@ -1,4 +1,4 @@
-"""The HTTP service over a real cluster: its doors, roles, changes, and hostile requests."""
+"""The HTTP service over a real cluster: endpoints, roles, changes, and hostile requests."""
 
 import json
 import re
@@ -43,14 +43,14 @@ def place() -> Iterator[Place]:
         yield Place(cluster, f"{address}api/v1", code)
 
 
-def test_the_service_is_small(place: Place) -> None:
-    """What its libraries import and it never uses is left out: 80 MB in all, before the description is asked for."""
+def test_admin_service_memory_below_80_mb(place: Place) -> None:
+    """Measured before the API description is requested; unused imports of libraries are left out."""
     status = Path(f"/proc/{place.cluster.pid('admin')}/status").read_text()
     assert int(status.partition("VmRSS:")[2].split()[0]) * 1024 < 80e6
 
 
-def test_a_browser_logs_in_once_by_code_and_changes_want_its_header(place: Place) -> None:
-    """NIST: protect. The cookie is closed to scripts and other sites, and a second use of the code is refused."""
+def test_browser_login_code_used_once_and_changes_require_header(place: Place) -> None:
+    """The cookie is HttpOnly and SameSite, and a second use of the code is refused."""
     with place.client() as browser:
         answer = browser.post("/login", json={"code": place.code})
         assert answer.status_code == 200 and answer.json()["role"] == "admin"
@@ -70,8 +70,8 @@ def test_a_browser_logs_in_once_by_code_and_changes_want_its_header(place: Place
         assert other.post("/login", json={"code": place.code}).status_code == 401
 
 
-def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
-    """NIST: protect. A viewer changes nothing; a revoked token is refused with the next request, like a wrong one."""
+def test_token_roles_enforced_and_revoked_at_once(place: Place) -> None:
+    """A viewer changes no state; a revoked token is refused at the next request, like a wrong one."""
     viewer, operator = place.token("v", "viewer"), place.token("o", "operator")
     with place.client(viewer) as client:
         assert client.get("/nodes").json()["nodes"]
@@ -94,13 +94,12 @@ def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
 
 
 def refused_lines(place: Place, actor: str) -> list[dict[str, Any]]:
-    """Return the lines of the service's audit about what one actor was refused."""
+    """Return the lines of the service's audit about the refusals of one actor."""
     lines = [json.loads(line) for line in read_lines(place.cluster.data / "admin" / "audit.jsonl")]
     return [line for line in lines if line.get("outcome") == "refused" and line.get("actor") == actor]
 
 
-def test_a_token_that_ended_is_refused_as_one_that_never_was(place: Place) -> None:
-    """NIST: protect. The answer gives no hint which."""
+def test_expired_token_refused_like_unknown_token(place: Place) -> None:
     with place.client(place.token("brief-maker", "admin")) as client:
         made = client.post("/tokens", json={"name": "brief", "role": "admin", "for_s": 1}).json()
     with place.client(made["token"]) as brief, place.client("smq_never") as stranger:
@@ -112,8 +111,8 @@ def test_a_token_that_ended_is_refused_as_one_that_never_was(place: Place) -> No
         place.cluster.command("token", "revoke", name, "--data", str(place.cluster.data))
 
 
-def test_a_change_of_a_browser_is_not_replayed(place: Place) -> None:
-    """NIST: protect. Sent again it is answered as before; behind the login's end, or with another's header, refused."""
+def test_browser_change_replay_not_applied_twice(place: Place) -> None:
+    """A repeat gets the former answer; after logout, or with another session's header, it is refused."""
     token, ban = place.token("replays", "operator"), {"kind": "user", "value": "replayed"}
     with place.client() as mine, place.client() as other:
         mine_csrf = mine.post("/login", json={"token": token}).json()["csrf"]
@@ -132,8 +131,8 @@ def test_a_change_of_a_browser_is_not_replayed(place: Place) -> None:
     place.cluster.admin("token", "revoke", "replays")
 
 
-def test_two_operators_delete_one_session(place: Place) -> None:
-    """One of them does; the other is told that there is none any more, and both stand in the audit."""
+def test_concurrent_session_delete_succeeds_once(place: Place) -> None:
+    """One succeeds, the other gets not found, and both are in the audit."""
     tokens = [place.token(f"deletes-{number}", "admin") for number in range(2)]
     for round_number in range(5):
         name = f"twice-deleted-{round_number}"
@@ -154,8 +153,8 @@ def test_two_operators_delete_one_session(place: Place) -> None:
         place.cluster.admin("token", "revoke", f"deletes-{number}")
 
 
-def test_a_trace_is_begun_read_and_stopped(place: Place) -> None:
-    """A viewer sees that it runs, and none of its events; an unknown one and a wrong pattern are told as problems."""
+def test_trace_started_read_and_stopped(place: Place) -> None:
+    """A viewer sees the trace but not its events; an unknown trace and a wrong pattern are problem responses."""
     viewer, operator = place.token("tv", "viewer"), place.token("to", "operator")
     wanted = {"trace": "http", "kind": "topic", "pattern": "http/#"}
     with place.client(viewer) as client:
@@ -178,8 +177,8 @@ def test_a_trace_is_begun_read_and_stopped(place: Place) -> None:
         place.cluster.admin("token", "revoke", name)
 
 
-def test_prometheus_finds_the_page_of_every_node(place: Place) -> None:
-    """Each target answers with figures of the node that its label names."""
+def test_prometheus_discovery_lists_every_node(place: Place) -> None:
+    """Each target serves metrics of the node in its label."""
     with place.client(place.token("prometheus", "viewer")) as client:
         found = client.get("/sd").json()
     nodes = {row["node"] for row in place.cluster.admin("node", "list")["nodes"]}
@@ -190,8 +189,8 @@ def test_prometheus_finds_the_page_of_every_node(place: Place) -> None:
         assert f'node="{entry["labels"]["node"]}"' in page
 
 
-def test_tools_for_mosquitto_find_their_three_paths(place: Place) -> None:
-    """Release as bare text, listeners without pages, and its 23 topics of one flat object."""
+def test_mosquitto_tools_find_three_paths(place: Place) -> None:
+    """Release as bare text, listeners without pages, and 23 topics in one flat object."""
     with place.client() as nobody:
         release = nobody.get("/version")
         assert re.fullmatch(r"\d+\.\d+\.\d+.*", release.text)
@@ -212,8 +211,8 @@ def test_tools_for_mosquitto_find_their_three_paths(place: Place) -> None:
     place.cluster.admin("token", "revoke", "tools")
 
 
-def test_a_repeated_change_is_done_once_and_has_one_line(place: Place) -> None:
-    """The audit names the actor, and never the token."""
+def test_repeated_change_applied_and_audited_once(place: Place) -> None:
+    """The audit contains the actor and no token."""
     token = place.token("twice", "operator")
     with place.client(token) as client:
         headers = {"Idempotency-Key": "one"}
@@ -231,7 +230,7 @@ def test_a_repeated_change_is_done_once_and_has_one_line(place: Place) -> None:
     place.cluster.admin("token", "revoke", "twice")
 
 
-def test_if_match_refuses_a_change_by_an_old_map(place: Place) -> None:
+def test_if_match_with_old_map_epoch_refused(place: Place) -> None:
     token = place.token("ring", "operator")
     with place.client(token) as client:
         epoch = client.get("/ring").json()["map_epoch"]
@@ -247,8 +246,8 @@ def test_if_match_refuses_a_change_by_an_old_map(place: Place) -> None:
     place.cluster.admin("token", "revoke", "ring")
 
 
-def test_long_work_is_accepted_and_named(place: Place) -> None:
-    """202 with the place where it can be followed; taken back, it is done at once: 200."""
+def test_long_operation_accepted_with_location(place: Place) -> None:
+    """202 with the location of its status; its undo returns 200."""
     with place.client(place.token("long", "operator")) as client:
         begun = client.post("/nodes/edge-0/drain")
         try:
@@ -265,8 +264,8 @@ def test_long_work_is_accepted_and_named(place: Place) -> None:
     place.cluster.admin("token", "revoke", "long")
 
 
-def test_pages_have_cursors_and_refuse_foreign_ones(place: Place) -> None:
-    """One row at a time comes to the end; a cursor of another question, and a limit of 0 or 10 million, are 400."""
+def test_page_cursors_complete_and_foreign_cursor_refused(place: Place) -> None:
+    """Pages of one row reach the end; the cursor of another query, and a limit of 0 or 10 million, get 400."""
     with place.client(place.token("pages", "viewer")) as client:
         whole = client.get("/partitions", params={"limit": 1000, "columns": "partition,node"}).json()
         assert whole["complete"] and not whole["cursor"]
@@ -294,8 +293,8 @@ def test_pages_have_cursors_and_refuse_foreign_ones(place: Place) -> None:
     place.cluster.admin("token", "revoke", "pages")
 
 
-def test_a_token_is_told_once_and_written_nowhere(place: Place) -> None:
-    """NIST: protect. It opens the service; a repeat with its key, the list, audits and logs have it in no form."""
+def test_token_shown_once_and_not_stored(place: Place) -> None:
+    """It authenticates; an idempotent repeat, the list, audits and logs contain it in no form."""
     with place.client(place.token("maker", "admin")) as client:
         headers, wanted = {"Idempotency-Key": "made"}, {"name": "fresh-one", "role": "viewer", "for_s": 60}
         tried = client.post("/tokens", params={"dry_run": True}, json=wanted).json()
@@ -336,8 +335,8 @@ def test_a_token_is_told_once_and_written_nowhere(place: Place) -> None:
         (b"DELETE /api/v1/ HTTP/1.1\r\nHost: [::1]\r\n\r\n", b"4"),
     ],
 )
-def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_bytes: bytes, status: bytes) -> None:
-    """A header of 200 KB, a body of 10 MiB, no JSON, no HTTP, paths outside: refused; the service goes on."""
+def test_hostile_requests_get_errors_only(place: Place, request_bytes: bytes, status: bytes) -> None:
+    """A header of 200 KB, a body of 10 MiB, no JSON, no HTTP, paths outside: refused; the service keeps running."""
     host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
     with socket.create_connection((host, int(port)), PATIENCE_S) as stream:
         stream.settimeout(PATIENCE_S)
@@ -350,8 +349,8 @@ def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_by
         assert client.get("/version").is_success
 
 
-def test_a_refusal_costs_no_connection(place: Place) -> None:
-    """The body comes behind the head, as browsers send it: the next request on the connection is answered."""
+def test_refused_request_keeps_connection(place: Place) -> None:
+    """The body follows the head, as browsers send it: the next request on the connection is answered."""
     host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
     with socket.create_connection((host, int(port)), PATIENCE_S) as stream:
         stream.settimeout(PATIENCE_S)
@@ -362,8 +361,8 @@ def test_a_refusal_costs_no_connection(place: Place) -> None:
     assert [line.split(b" ")[1] for line in answers.split(b"HTTP/1.1")[1:]] == [b"401", b"200"], answers[:600]
 
 
-def test_a_request_that_trickles_is_ended(place: Place) -> None:
-    """Within a bound; others are served meanwhile."""
+def test_trickling_request_times_out(place: Place) -> None:
+    """Other requests are served meanwhile."""
     host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
     with socket.create_connection((host, int(port)), PATIENCE_S) as stream, place.client() as client:
         stream.settimeout(PATIENCE_S)
@@ -373,8 +372,8 @@ def test_a_request_that_trickles_is_ended(place: Place) -> None:
             pass
 
 
-def test_a_look_waits_for_news_and_keeps_nobody_out(place: Place) -> None:
-    """As over links: an answer when something comes, or at its time; more of them than short requests at once."""
+def test_long_poll_waits_without_blocking_short_requests(place: Place) -> None:
+    """It returns at the next event or at its timeout; more long polls than short requests may run at once."""
     token = place.token("waits", "operator")
     with place.client(token) as client:
         first = client.get("/looks/journal", params={"node": "edge-0", "limit": 1000, "wait_ms": 1}).json()
@@ -387,8 +386,8 @@ def test_a_look_waits_for_news_and_keeps_nobody_out(place: Place) -> None:
     place.cluster.admin("token", "revoke", "waits")
 
 
-def test_the_stream_of_a_revoked_token_ends(place: Place) -> None:
-    """NIST: protect. Within some seconds: it is judged again, as each request is."""
+def test_stream_of_revoked_token_closes(place: Place) -> None:
+    """Within seconds: an open stream is authorized again at intervals."""
     with place.client(place.token("stream", "viewer")) as client, client.stream("GET", "/live") as stream:
         lines = stream.iter_lines()
         assert next(lines) == "retry: 1000"
@@ -396,8 +395,8 @@ def test_the_stream_of_a_revoked_token_ends(place: Place) -> None:
         assert sum(1 for _ in lines) < 200
 
 
-def test_each_path_describes_its_problems(place: Place) -> None:
-    """Clients that are made from the description meet no answer that it does not have."""
+def test_each_path_describes_its_problem_responses(place: Place) -> None:
+    """Generated clients receive no response outside the description."""
     with place.client() as client:
         described = client.get("/openapi.json").json()
         refused = client.get("/nodes")
@@ -410,8 +409,8 @@ def test_each_path_describes_its_problems(place: Place) -> None:
             assert operation["responses"][status]["content"].keys() == {"application/problem+json"}, operation
 
 
-def test_a_body_may_be_absent_whose_members_may_be(place: Place) -> None:
-    """The description says which; of another one the answer says what is missing."""
+def test_body_optional_if_members_optional(place: Place) -> None:
+    """The description marks it; the error for a required body names the missing members."""
     with place.client(place.token("bodies", "admin")) as client:
         assert client.post("/ring/rebalance", params={"dry_run": True}).status_code == 200
         refused = client.post("/bans")
@@ -423,7 +422,7 @@ def test_a_body_may_be_absent_whose_members_may_be(place: Place) -> None:
     place.cluster.admin("token", "revoke", "bodies")
 
 
-def test_another_address_than_loopback_wants_tls(place: Place) -> None:
+def test_non_loopback_address_requires_tls(place: Place) -> None:
     config = place.cluster.data / "admin" / "admin.toml"
     refused = place.cluster.command("admin", "--config", str(config), "--set", "admin.bind=0.0.0.0")
     assert refused.returncode == 2 and "certificate" in refused.stderr and refused.stderr.count("\n") == 1
@@ -443,8 +442,8 @@ HALF_A_HEAD = b"GET /api/v1/version HTTP/1.1\r\nHost: [::1]\r\n"
     ],
 )
 @timed
-def test_callers_get_in_beside_idle_connections(place: Place, source: str, said: bytes) -> None:
-    """NIST: protect. 80 connections, again when they are closed: pages, a login and a token are served at once."""
+def test_callers_served_beside_idle_connections(place: Place, source: str, said: bytes) -> None:
+    """80 connections, reopened when closed: pages, a login and a token are served at once."""
     name = f"beside-{time.monotonic_ns()}"
     token = place.token(name, "viewer")
     host, port = place.base.removeprefix("http://").split("/")[0].split(":")
@@ -463,8 +462,8 @@ def test_callers_get_in_beside_idle_connections(place: Place, source: str, said:
     place.cluster.admin("token", "revoke", name)
 
 
-def test_a_viewer_keeps_nobody_from_streams(place: Place) -> None:
-    """NIST: protect. 100 streams of one token: it gets half of the places, and another token finds one."""
+def test_one_viewer_cannot_occupy_all_streams(place: Place) -> None:
+    """100 streams of one token: it gets half of the slots, and another token gets one."""
     viewer, admin = place.token("greedy", "viewer"), place.token("root", "admin")
     host, port = place.base.removeprefix("http://").split("/")[0].split(":")
     asked = f"GET /api/v1/live HTTP/1.1\r\nHost: [::1]\r\nAuthorization: Bearer {viewer}\r\n\r\n".encode()
@@ -484,8 +483,8 @@ def test_a_viewer_keeps_nobody_from_streams(place: Place) -> None:
         place.cluster.admin("token", "revoke", name)
 
 
-def test_failed_logins_are_slowed(place: Place) -> None:
-    """NIST: protect. Five a second of one address are told 401, more 429; a right token gets in meanwhile."""
+def test_failed_logins_rate_limited(place: Place) -> None:
+    """Five a second of one address get 401, more get 429; a valid token is accepted meanwhile."""
     token = place.token("slowed", "viewer")
     with place.client("smq_guess") as stranger, place.client() as browser, place.client(token) as friend:
         with ThreadPoolExecutor(20) as at_once:

@@ -1,4 +1,4 @@
-"""The HTTP service over TLS: operators by their certificates, browsers' cookies, and who is refused the start."""
+"""The HTTP service over TLS: operator certificates, browser cookies, and refused starts."""
 
 import contextlib
 import json
@@ -62,8 +62,8 @@ def context(cluster: LocalCluster, name: str = "") -> ssl.SSLContext:
     return made
 
 
-def test_an_operators_certificate_is_a_login(cluster: LocalCluster, tmp_path: Path) -> None:
-    """NIST: protect. Name and role are the certificate's; a node's is nobody's; the line of a change names it."""
+def test_operator_certificate_is_login(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Name and role come from the certificate; a node's certificate is refused; the audit line has the name."""
     with service(cluster, tmp_path, f"admin.client_ca={cluster.data}/tls/ca.pem", "admin.bind=0.0.0.0") as addresses:
         base = addresses["admin"].replace("0.0.0.0", "127.0.0.1") + "api/v1"
         assert base.startswith("https://")
@@ -90,8 +90,8 @@ def test_an_operators_certificate_is_a_login(cluster: LocalCluster, tmp_path: Pa
             assert "Path=/" in cookie and "Domain" not in cookie and "samesite=strict" in cookie.lower()
 
 
-def test_a_page_whose_name_was_pointed_here_gets_nothing(cluster: LocalCluster) -> None:
-    """NIST: protect. DNS rebinding: its requests have its own name in Host, whatever they ask for."""
+def test_dns_rebinding_request_refused(cluster: LocalCluster) -> None:
+    """Its requests have the attacker's name in Host."""
     base = cluster.state["nodes"]["admin"]["addresses"]["admin"] + "api/v1"
     port = httpx.URL(base).port
     with httpx.Client(base_url=base, timeout=PATIENCE_S) as client:
@@ -105,8 +105,8 @@ def test_a_page_whose_name_was_pointed_here_gets_nothing(cluster: LocalCluster) 
     assert "stratamq_admin_misdirected_total" in cluster.metrics("admin")
 
 
-def test_names_of_the_certificate_and_of_the_settings_are_served(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Others get 421; a proxy's name is listed in admin.hosts, which a reload reads again."""
+def test_host_names_of_certificate_and_settings_served(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Other hosts get 421; a proxy's name is listed in admin.hosts, which a reload reads again."""
     config = tmp_path / "admin.toml"
     text = (cluster.data / "admin" / "admin.toml").read_text()
     head, table, rest = text.partition("[admin]\n")
@@ -127,8 +127,8 @@ def test_names_of_the_certificate_and_of_the_settings_are_served(cluster: LocalC
             assert status("ops.example") == 421
 
 
-def test_a_revoked_certificate_is_no_login(cluster: LocalCluster, tmp_path: Path) -> None:
-    """NIST: protect. From the reload that reads the list, also on a connection that stands."""
+def test_revoked_certificate_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Effective with the reload that reads the list, also on an open connection."""
     tls, lists = cluster.data / "tls", tmp_path / "operators.crl"
     lists.write_bytes(revocation_list(tls))
     named = (f"admin.client_ca={tls}/ca.pem", f"admin.client_crl_files={lists}", "admin.bind=0.0.0.0")
@@ -141,8 +141,8 @@ def test_a_revoked_certificate_is_no_login(cluster: LocalCluster, tmp_path: Path
             cluster.wait_for(lambda: client.get("/me").status_code == 401, "revoked")
 
 
-def test_a_new_certificate_is_taken_up_by_a_reload(cluster: LocalCluster, tmp_path: Path) -> None:
-    """It was read at the start alone, while the figure of its end was that of the new file."""
+def test_reload_applies_new_certificate(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Regression: only the expiry metric followed the new file."""
     tls = cluster.data / "tls"
     for name in ("server", "admin"):
         for end in ("pem", "key"):
@@ -163,8 +163,8 @@ def test_a_new_certificate_is_taken_up_by_a_reload(cluster: LocalCluster, tmp_pa
         cluster.wait_for(lambda: shown() != before, "taken up")
 
 
-def test_nobody_could_log_in(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Where others reach it: without a token and an authority of clients it does not start, and says why in a line."""
+def test_start_without_possible_login_fails(cluster: LocalCluster, tmp_path: Path) -> None:
+    """On a non-loopback address, without a token and a client authority, the start fails with one line."""
     config = cluster.data / "admin" / "admin.toml"
     words = ("admin", "--config", str(config), *settings(cluster, tmp_path, "admin.bind=0.0.0.0"))
     refused = cluster.command(*words)

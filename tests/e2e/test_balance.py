@@ -1,4 +1,4 @@
-"""One door in front of three edges: clients come in, outlive the balancer, and never meet an edge that is gone."""
+"""A balancer before three edges: clients connect, survive the balancer, and never reach a dead edge."""
 
 import datetime
 import shutil
@@ -42,7 +42,7 @@ def status(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def candidates(cluster: LocalCluster) -> list[tuple[str, str]]:
-    """Return (edge, listener); each edge has one row, whatever its listeners."""
+    """Return (edge, listener); each edge has one row for all its listeners."""
     rows = [row for row in status(cluster)["edges"] if row["state"] == "candidate"]
     assert len({row["edge"] for row in rows}) == len(rows)
     return [(row["edge"], listener) for row in rows for listener in row["listeners"].split(", ")]
@@ -84,8 +84,8 @@ def close(clients: list[socket.socket]) -> None:
         client.close()
 
 
-def test_clients_are_handed_over_and_outlive_the_balancer(cluster: LocalCluster) -> None:
-    """In turn to the emptiest edge; kill -9 of the balancer ends none of them."""
+def test_clients_handed_over_survive_balancer_kill(cluster: LocalCluster) -> None:
+    """Each goes to the edge with the fewest clients; kill -9 of the balancer closes no connection."""
     context = ssl.create_default_context(cafile=cluster.authority)
     clients = [connect(door(cluster), f"plain{n}") for n in range(60)]
     clients += [connect(door(cluster, "tls"), f"tls{n}", context) for n in range(3)]
@@ -105,8 +105,8 @@ def test_clients_are_handed_over_and_outlive_the_balancer(cluster: LocalCluster)
     close(clients)
 
 
-def test_no_connect_fails_when_an_edge_is_killed(cluster: LocalCluster) -> None:
-    """Its last pick is an attempt that the client never hears of; it is used again when it is back."""
+def test_no_connect_fails_when_edge_killed(cluster: LocalCluster) -> None:
+    """The attempt at the dead edge is invisible to the client; the edge is used again when it returns."""
     before = cluster.pid("edge-1")
     cluster.kill("edge-1")
     began = time.monotonic()
@@ -128,8 +128,8 @@ def can_connect(port: int) -> bool:
     return True
 
 
-def test_a_relay_carries_tls_and_ends_in_order(cluster: LocalCluster) -> None:
-    """What is no MQTT is closed; SIGTERM refuses newcomers and waits for relayed connections."""
+def test_relay_carries_tls_and_stops_gracefully(cluster: LocalCluster) -> None:
+    """Non-MQTT input is closed; SIGTERM refuses new clients and waits for relayed connections."""
     context = ssl.create_default_context(cafile=cluster.authority)
     listeners = {"plain": {"port": free_port(), "opaque": False, "read": "connect"}, "tls": {"port": free_port()}}
     with balancer(cluster, "relays", listeners=listeners, forward="relay", policy="round_robin") as (process, ports):
@@ -146,8 +146,8 @@ def test_a_relay_carries_tls_and_ends_in_order(cluster: LocalCluster) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
-    """One that cannot be told is closed, and so is one that does not say who it is in time."""
+def test_mqtt5_client_is_redirected(cluster: LocalCluster) -> None:
+    """A client of another version is closed, and so is one that sends no CONNECT in time."""
     listeners = {"plain": {"port": free_port(), "opaque": False, "redirect": True}}
     ways: dict[str, Any] = {"forward": "redirect", "policy": "sticky"}
     with balancer(cluster, "redirects", None, None, listeners=listeners, connect_timeout_s=2.0, **ways) as (_, ports):
@@ -163,8 +163,8 @@ def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
         assert status_of(cluster, "redirects")["refused"] == {"not_redirected": 1, "silent": 1}
 
 
-def test_sockets_of_systemd_are_taken_by_name(cluster: LocalCluster) -> None:
-    """LISTEN_FDS: the address is not this process's to bind, and outlives it."""
+def test_systemd_sockets_matched_by_name(cluster: LocalCluster) -> None:
+    """LISTEN_FDS: this process does not bind the address, and the address outlives it."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port)) as given:
         listeners = {"plain": {"port": 1, "opaque": False}}
@@ -173,9 +173,7 @@ def test_sockets_of_systemd_are_taken_by_name(cluster: LocalCluster) -> None:
             process.kill()
             process.wait()
             assert alive([client]) == 1
-            waiting = socket.create_connection(
-                ("127.0.0.1", port), PATIENCE_S
-            )  # in the backlog of the one who comes next
+            waiting = socket.create_connection(("127.0.0.1", port), PATIENCE_S)  # in the backlog of the next process
             close([client, waiting])
 
 
@@ -189,8 +187,8 @@ def refused(port: int, said: bytes) -> bool:
             return True
 
 
-def test_other_balancers_get_the_edges_of_the_map(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Once, and in a file that is kept, with a command behind each change and no other, at most once a second."""
+def test_other_balancers_get_edges_of_map(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Once, and in a followed file, with a command after each change, at most once a second."""
     said = cluster.command("balance", "render", "haproxy", "--data", str(cluster.data), "--bind", "127.0.0.1:1").stdout
     assert [line.split()[1] for line in said.splitlines() if line.startswith("    server ")] == list(EDGES)
     file, mark = tmp_path / "nginx.conf", tmp_path / "mark"
@@ -205,7 +203,7 @@ def test_other_balancers_get_the_edges_of_the_map(cluster: LocalCluster, tmp_pat
             wait_until(lambda edges=edges: file.read_text().count("max_fails=1") == edges)  # type: ignore[misc]
         wait_until(lambda: len(mark.read_text().splitlines()) == 3)
         first, *others = map(float, mark.read_text().splitlines())
-        time.sleep(2.5)  # it goes on looking, and nothing changes
+        time.sleep(2.5)  # it keeps polling, and the map does not change
         assert len(mark.read_text().splitlines()) == 3
     finally:
         watching.kill()
@@ -224,8 +222,8 @@ def served(port: int) -> bytes:
     return shown
 
 
-def test_certificates_are_replaced_at_a_signal(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Handshakes show the new one, who is connected stays, and a file that is none leaves the old state whole."""
+def test_certificates_replaced_at_signal(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Handshakes use the new one, connected clients stay, and an invalid file keeps the old state."""
     files = [DevelopmentAuthority(tmp_path / name, "test", NOW).server("door") for name in ("old", "new")]
     certificate, key = tmp_path / "door.pem", tmp_path / "door.key"
 
@@ -253,8 +251,8 @@ def test_certificates_are_replaced_at_a_signal(cluster: LocalCluster, tmp_path: 
         close(stays)
 
 
-def test_a_client_gets_in_beside_idle_connections(cluster: LocalCluster) -> None:
-    """NIST: protect. More silent connections than the balancer holds: a newcomer displaces the oldest of them."""
+def test_client_connects_beside_idle_connections(cluster: LocalCluster) -> None:
+    """More silent connections than the balancer holds: a new client displaces the oldest of them."""
     listeners = {"plain": {"port": free_port(), "opaque": False}}
     with balancer(cluster, "crowded", listeners=listeners, forward="relay", policy="sticky", connections_max=10) as (
         _,

@@ -83,8 +83,8 @@ def test_paho_across_edges(cluster: LocalCluster, listener: str, version: MQTTPr
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_paho_session_is_kept_and_found_at_another_edge(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
-    """What came while a client was away is delivered where it returns."""
+def test_paho_session_resumes_at_another_edge(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
+    """Messages queued while a client was away are delivered at its new edge."""
     name, topic = f"kept-{int(version)}", f"away/{int(version)}"
     first = connected(cluster, 0, "plain", version, name, expiry_s=100)
     first.subscribe(topic, 1)
@@ -102,7 +102,7 @@ def test_paho_session_is_kept_and_found_at_another_edge(cluster: LocalCluster, v
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_another_member_gets_what_one_left_unacknowledged(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
+def test_shared_group_redelivers_unacknowledged_messages(cluster: LocalCluster, version: MQTTProtocolVersion) -> None:
     """Section 4.8.2: a member of a shared group ends, and one at another edge gets its QoS 1 messages."""
     topic = f"shared/{int(version)}"
     silent, other = connected(cluster, 0, "plain", version), connected(cluster, 1, "plain", version)
@@ -133,7 +133,7 @@ def test_mosquitto_clients(cluster: LocalCluster, listener: str, version: str) -
     common += ["--cafile", cluster.authority] if listener == "tls" else []
     publish = ["mosquitto_pub", "-p", str(cluster.port(1, listener)), "-m", "hello", *common]
     subscribe = ["mosquitto_sub", "-p", str(cluster.port(0, listener)), "-C", "1", "-W", "15", *common]
-    # Retained: nobody has to know when the subscriber is there.
+    # Retained, so the subscriber may connect later.
     subprocess.run([*publish, "-r"], check=True, timeout=TIMEOUT_S)
     got = subprocess.run(subscribe, check=True, timeout=2 * TIMEOUT_S, capture_output=True, text=True)
     assert got.stdout == "hello\n"
@@ -142,7 +142,7 @@ def test_mosquitto_clients(cluster: LocalCluster, listener: str, version: str) -
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize("listener", TRANSPORTS)
 def test_mqtt_js(cluster: LocalCluster, listener: str, version: str) -> None:
-    """MQTT.js, which browsers use."""
+    """MQTT.js, used in browsers."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     if not (NODE_MODULES / "mqtt").is_dir():
@@ -167,8 +167,8 @@ def test_mqtt_js(cluster: LocalCluster, listener: str, version: str) -> None:
         ("/admin", "", 404),
     ],
 )
-def test_a_websocket_is_opened_by_our_pages_only(cluster: LocalCluster, target: str, origin: str, status: int) -> None:
-    """NIST: protect. The refusal reaches the browser, is counted and logged."""
+def test_websocket_of_foreign_origin_refused(cluster: LocalCluster, target: str, origin: str, status: int) -> None:
+    """The refusal reaches the browser, is counted and logged."""
     port = cluster.port(0, "ws")
     origin = origin.format(port=port)
     host = f"evil.example:{port}" if status == 421 else f"localhost:{port}"

@@ -34,7 +34,7 @@ def connected(cluster: LocalCluster, edge: int, client_id: str = "", *, clean: b
 
 
 def publish(cluster: LocalCluster, edge: int, topic: str, payload: str, qos: int, *, retain: bool = False) -> None:
-    """Publish one message with a client of its own, and wait for the acknowledgement."""
+    """Publish one message with its own client, and wait for the acknowledgement."""
     publisher = connected(cluster, edge)
     publisher.publish(topic, payload, qos, retain)
     publisher.close()
@@ -79,11 +79,11 @@ def test_mosquitto_clients_on_different_edges(cluster: LocalCluster, qos: int, v
 
 
 def test_suback_means_subscribed_at_the_other_edge(cluster: LocalCluster) -> None:
-    """Point 4: an answer that another edge cached without us is gone before SUBACK."""
+    """Point 4: another edge's cached route without the new subscription is invalidated before SUBACK."""
     for number in range(20):
         topic = f"barrier/{number}"
         publish_first = connected(cluster, 1)
-        publish_first.publish(topic, "before", 1)  # edge 1 caches: nobody
+        publish_first.publish(topic, "before", 1)  # edge 1 caches: no subscriber
         subscriber = connected(cluster, 0)
         subscriber.subscribe(topic, 0)
         publish_first.paho.publish(topic, "after", 0)
@@ -93,7 +93,7 @@ def test_suback_means_subscribed_at_the_other_edge(cluster: LocalCluster) -> Non
 
 
 def test_durable_session_moves_and_survives_kill_9_of_storage(cluster: LocalCluster) -> None:
-    """Point 2: what was queued while the client was away arrives at the other edge, after kill -9 of storage."""
+    """Point 2: messages queued while the client was away arrive at the other edge, after kill -9 of storage."""
     subscriber = connected(cluster, 0, "durable-1", clean=False)
     subscriber.subscribe("durable/#", 2)
     subscriber.close()
@@ -134,8 +134,8 @@ def test_retained_and_wildcards(cluster: LocalCluster) -> None:
         client.close()
 
 
-def test_states_of_bridges_reach_subscribers_of_another_edge(cluster: LocalCluster) -> None:
-    """Live ones, one who comes later, a stored session that is away; $SYS/# has them beside the figures."""
+def test_bridge_states_reach_subscribers_of_another_edge(cluster: LocalCluster) -> None:
+    """Live subscribers, a later one, and an absent stored session; $SYS/# includes them beside the metrics."""
     live, stored = connected(cluster, 1), connected(cluster, 1, "sys-stored", clean=False)
     live.subscribe("$SYS/broker/connection/#", 1)
     stored.subscribe("$SYS/broker/connection/+/state", 1)
@@ -152,8 +152,8 @@ def test_states_of_bridges_reach_subscribers_of_another_edge(cluster: LocalClust
         client.close()
 
 
-def test_will_fires_when_the_client_dies(cluster: LocalCluster) -> None:
-    """A will is published when the connection breaks without DISCONNECT, at subscribers of another edge."""
+def test_will_published_when_client_dies(cluster: LocalCluster) -> None:
+    """A connection that breaks without DISCONNECT publishes its will to subscribers of another edge."""
     watcher = connected(cluster, 1)
     watcher.subscribe("will/#", 1)
     mortal = paho.Client(CallbackAPIVersion.VERSION2, client_id="mortal")
@@ -173,7 +173,7 @@ def test_will_fires_when_the_client_dies(cluster: LocalCluster) -> None:
 
 
 def test_ring_show_and_explain(cluster: LocalCluster) -> None:
-    """Point 3: the router says where a client ID and a topic live, and why."""
+    """Point 3: the router reports the placement of a client ID and a topic, and the reason."""
     shown = cluster.admin("ring", "show")
     assert len(shown["partitions"]) == 256
     assert {placement["primary"] for placement in shown["partitions"]} == {"storage-0"}
@@ -183,8 +183,8 @@ def test_ring_show_and_explain(cluster: LocalCluster) -> None:
     assert explained["owner"] == "router-0"
 
 
-def test_an_edge_tells_how_many_clients_it_has(cluster: LocalCluster) -> None:
-    """`node list` shows the clients and the load that an edge tells by gossip, and an address for each listener."""
+def test_node_list_shows_clients_and_load_of_edges(cluster: LocalCluster) -> None:
+    """`node list` shows the clients and the load from gossip, and an address for each listener."""
 
     def told(name: str) -> dict[str, Any]:
         nodes = cluster.admin("node", "list")["nodes"]
@@ -204,8 +204,8 @@ def test_an_edge_tells_how_many_clients_it_has(cluster: LocalCluster) -> None:
         client.close()
 
 
-def test_the_gossip_key_is_rotated_under_a_running_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Install, use and remove reach every member's file; nobody dies of it; a step too early is refused in one line."""
+def test_gossip_key_rotation_in_running_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Install, use and remove reach every member's file; no member is declared dead; a premature step is refused."""
     cluster.wait_for(lambda: all(node["gossip"] for node in cluster.admin("cluster", "status")["nodes"]), "gossiping")
     members = cluster.admin("membership", "list")["members"]
     assert [member["member"] for member in members] == sorted(member["member"] for member in members)
@@ -251,19 +251,16 @@ def state_of(cluster: LocalCluster, name: str) -> str:
     return str(next(node["state"] for node in nodes if node["node"] == name))
 
 
-def test_killed_edge_is_shown_dead_by_its_lease_and_comes_back() -> None:
-    """Point 6: an edge that dies for good is dead in the status page when its lease has run out."""
+def test_killed_edge_is_dead_after_its_lease_and_returns() -> None:
+    """Point 6: the status page shows a killed edge as dead after its lease expired."""
     with local_cluster("--no-restart") as running:
         running.kill("edge-1")
         running.wait_for(lambda: state_of(running, "edge-1") == "dead", "edge-1 dead")
         publish(running, 0, "alone", "still here", 1)
 
 
-def test_no_promise_needs_gossip() -> None:
-    """Members that never find each other: leases and the map alone connect the tiers, deliver, and declare a death.
-
-    NIST: protect.
-    """
+def test_guarantees_hold_without_gossip() -> None:
+    """Members that never find each other: leases and the map alone connect the tiers, deliver, and declare a death."""
     with local_cluster("--no-restart", "--set", 'membership.seeds=["127.0.0.1:1"]') as running:
         believed = {node["node"]: node["gossip"] for node in running.admin("cluster", "status")["nodes"]}
         assert {believed[name] for name in ("edge-0", "edge-1", "storage-0")} == {None}
@@ -301,8 +298,8 @@ def test_export_and_compaction(cluster: LocalCluster, tmp_path: Path) -> None:
     assert total > 5
 
 
-def test_an_edge_whose_listener_has_no_rules_does_not_start(tmp_path: Path) -> None:
-    """One line that names the setting, before a router is asked; the file of `init` without its roles."""
+def test_edge_with_listener_without_rules_does_not_start(tmp_path: Path) -> None:
+    """With the file of `init` without its roles: one line names the setting, before any router is contacted."""
     assert LocalCluster.command("init", str(tmp_path / "cluster")).returncode == 0
     config = tmp_path / "cluster" / "edge-0.toml"
     lines = config.read_text().splitlines(keepends=True)
@@ -312,8 +309,8 @@ def test_an_edge_whose_listener_has_no_rules_does_not_start(tmp_path: Path) -> N
     assert "edge.listeners.tls.roles_file" in result.stderr
 
 
-def test_mistakes_in_the_configuration_are_one_line_each(tmp_path: Path) -> None:
-    """A broken configuration: every mistake in a line of its own, exit code 2, no traceback."""
+def test_each_configuration_mistake_is_one_line(tmp_path: Path) -> None:
+    """A broken configuration: each mistake in its own line, exit code 2, no traceback."""
     broken = tmp_path / "edge.toml"
     broken.write_text("[edge]\nkep_alive_max_s = 3\nreceive_maximum = 0\n")
     result = LocalCluster.command("edge", "--config", str(broken))

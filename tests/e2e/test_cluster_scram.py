@@ -42,7 +42,7 @@ def shown(port: int, user: str, password: str) -> Shown:
         client.socket.close()
 
 
-def test_a_user_proves_itself_at_each_edge(place: Place) -> None:
+def test_scram_user_authenticates_at_each_edge(place: Place) -> None:
     """The right password, wrong ones, and one without a verifier."""
     place.done("user", "add", "ann", "--scram", password="good")
     place.done("user", "add", "mute", password="good")
@@ -55,8 +55,8 @@ def test_a_user_proves_itself_at_each_edge(place: Place) -> None:
         assert {shown(port, *wrong).code for wrong in (("ann", "bad"), ("nobody", "good"), ("mute", "good"))} == {0x87}
 
 
-def test_paho_proves_itself_by_auth(place: Place) -> None:
-    """A client library of others: its AUTH, its properties, and the server's proof in CONNACK."""
+def test_paho_authenticates_by_auth_packets(place: Place) -> None:
+    """A third-party client library: its AUTH, its properties, and the server's proof in CONNACK."""
     place.done("user", "add", "pia", "--scram", password="good")
     for password, expected in (("good", 0), ("bad", 0x87)):
         first, prove = client_first("pia"), partial(client_final, "pia", password)
@@ -65,8 +65,8 @@ def test_paho_proves_itself_by_auth(place: Place) -> None:
         client.close()
 
 
-def test_nobody_and_somebody_look_alike_at_each_edge(place: Place) -> None:
-    """The salt of a name is one at both, and stays; all names have one number of iterations."""
+def test_unknown_user_gets_stable_salt_and_same_iterations(place: Place) -> None:
+    """Both edges return the same salt for a name, repeatedly; all names have one number of iterations."""
     place.done("user", "add", "cora", "--scram", password="good")
     place.done("user", "add", "eli", password="good")
     salts = set()
@@ -79,8 +79,8 @@ def test_nobody_and_somebody_look_alike_at_each_edge(place: Place) -> None:
     assert len(salts) == 3
 
 
-def test_what_is_taken_ends_and_keeps_out(place: Place) -> None:
-    """Disabled, another password: connections end with 0x87 when the verb has returned, at each edge."""
+def test_disabled_user_or_new_password_ends_connections(place: Place) -> None:
+    """Connections end with 0x87 at each edge before the verb returns."""
     place.done("user", "add", "bob", "--scram", password="good")
     for words, password in ((("user", "disable", "bob"), None), (("user", "password", "bob", "--scram"), "new")):
         clients = [BlockingClient(port) for port in place.ports()]
@@ -98,7 +98,7 @@ def test_what_is_taken_ends_and_keeps_out(place: Place) -> None:
     assert {shown(port, "bob", "new").code for port in place.ports()} == {0x87}
 
 
-def test_the_command_line_refuses_what_no_client_could_send(place: Place) -> None:
+def test_command_line_refuses_impossible_password(place: Place) -> None:
     for words, text in (
         (("user", "add", "\u2168", "--scram"), "IX"),
         (("user", "add", "zed", "--scram", "--no-password"), "--no-password"),
@@ -107,16 +107,16 @@ def test_the_command_line_refuses_what_no_client_could_send(place: Place) -> Non
         assert result.returncode == 2 and text in result.stderr and "Traceback" not in result.stderr
 
 
-def test_the_same_after_a_restart_of_an_edge(place: Place) -> None:
-    """An edge of another name and process, later on."""
+def test_scram_verifiers_survive_edge_restart(place: Place) -> None:
+    """A later edge with another name and process."""
     before = shown(place.ports()[0], "nobody", "x")[:2]
     secret = {"scram_secret_file": str(place.cluster.data / "scram.secret")}
     with extra_edge(place.cluster, {"word": dict(LISTENER)}, "edge-7", **secret) as edge:
         assert shown(edge.port("word"), "nobody", "x")[:2] == before
 
 
-def test_an_edge_without_the_secret_does_not_start(place: Place) -> None:
-    """One line says what is missing."""
+def test_edge_without_scram_secret_does_not_start(place: Place) -> None:
+    """One line names the missing setting."""
     with (
         pytest.raises(AssertionError, match="scram_secret_file"),
         extra_edge(place.cluster, {"word": dict(LISTENER)}, "edge-6"),

@@ -1,6 +1,6 @@
 """Users of a real cluster: added, given roles, disabled and banned on the command line, with real clients at two edges.
 
-What a verb takes away is gone at every edge when it has returned (P9).
+A revoked permission has no effect at any edge when the verb returns (P9).
 """
 
 import contextlib
@@ -71,8 +71,8 @@ def there(port: int, user: str, password: str) -> tuple[paho.Client, Outcome]:
     return client, outcome
 
 
-def test_a_user_is_added_and_may_what_its_role_says(place: Place) -> None:
-    """At both edges, as soon as the command has returned."""
+def test_added_user_gets_permissions_of_its_role(place: Place) -> None:
+    """At both edges, as soon as the command returns."""
     place.done("user", "add", "ann", "--role", "device", password="good\n")
     for port in place.ports():
         assert code(port, user="ann", password="good") == 0
@@ -92,8 +92,8 @@ def test_a_user_is_added_and_may_what_its_role_says(place: Place) -> None:
             assert (exit_code == 0) == ("Not authorized" not in said.stderr + said.stdout), (topic, said)
 
 
-def test_a_password_from_a_prompt(place: Place) -> None:
-    """Typed twice, never shown; two that differ make no user, and a pipe is no terminal."""
+def test_password_from_prompt(place: Place) -> None:
+    """Typed twice, never shown; two different ones create no user, and a pipe is not a terminal."""
     command = [*place.cluster.command_line(), "user", "add", "tess", "--data", str(place.cluster.data)]
     code_differs, shown = at_terminal(command, ("password: ", "typed"), ("again: ", "typo"))
     assert code_differs == ExitCode.USAGE and "the two differ" in shown and "typ" not in shown
@@ -104,8 +104,8 @@ def test_a_password_from_a_prompt(place: Place) -> None:
     assert code(place.ports()[0], user="tess", password="typed word") == 0
 
 
-def test_a_name_longer_than_any_users_is_nobody(place: Place) -> None:
-    """The routers refuse to read a question with it, so it is not sent: links stand, and others log in meanwhile."""
+def test_user_name_above_maximum_is_unknown(place: Place) -> None:
+    """Routers reject such a request, so the edge does not send it: links stay open, and other users log in."""
     place.done("user", "add", "lea", password="good")
     before = [edge.events(place.cluster).get("users_not_told", 0) for edge in place.edges]
     for port in place.ports():
@@ -115,8 +115,8 @@ def test_a_name_longer_than_any_users_is_nobody(place: Place) -> None:
     assert [edge.events(place.cluster).get("users_not_told", 0) for edge in place.edges] == before
 
 
-def test_a_disabled_user_is_out_everywhere_when_the_command_returns(place: Place) -> None:
-    """P9, and the words that tell of it."""
+def test_disabled_user_disconnected_everywhere_when_command_returns(place: Place) -> None:
+    """P9, and the text output."""
     place.done("user", "add", "bob", "--role", "device", password="good")
     clients = [there(port, "bob", "good") for port in place.ports()]
     began = time.monotonic()
@@ -133,8 +133,8 @@ def test_a_disabled_user_is_out_everywhere_when_the_command_returns(place: Place
     print(f"`user disable` returned in {took_s:.2f} s, its own start included")
 
 
-def test_a_role_that_loses_a_filter_takes_the_subscription(place: Place) -> None:
-    """NIST: respond. No message of the topic comes behind the command, from whichever edge."""
+def test_role_that_loses_filter_removes_subscription(place: Place) -> None:
+    """No message of the topic arrives after the command, from any edge."""
     place.done("role", "put", "reader", "--subscribe", "news/#")
     place.done("role", "put", "writer", "--publish", "news/#")
     place.done("user", "add", "carl", "--role", "reader", password="good")
@@ -158,8 +158,8 @@ def test_a_role_that_loses_a_filter_takes_the_subscription(place: Place) -> None
         client.loop_stop()
 
 
-def test_bans_keep_out_and_end(place: Place) -> None:
-    """A client ID; for a while, and until it is taken back."""
+def test_bans_refuse_client_until_expiry_or_removal(place: Place) -> None:
+    """A client ID; for a while, and until it is removed."""
     place.done("user", "add", "dora", "--role", "device", password="good")
     client, outcome = there(place.ports()[0], "dora", "good")
     place.done("ban", "add", "user", "dora", "--for", "1h", "--reason", "test")
@@ -173,7 +173,7 @@ def test_bans_keep_out_and_end(place: Place) -> None:
     assert code(place.ports()[0], user="dora", password="good") == 0
 
 
-def test_the_command_line_says_what_is_wrong(place: Place) -> None:
+def test_invalid_command_line_gets_one_line(place: Place) -> None:
     """One line, an exit code, and never a password or its record."""
     for words, exit_code, text in (
         (("user", "disable", "nobody-at-all"), 1, "nobody-at-all"),
@@ -205,10 +205,8 @@ def test_the_command_line_says_what_is_wrong(place: Place) -> None:
     assert status["settled"] is True and status["waits_for"] == []
 
 
-def test_what_is_lost_for_good_is_said_first_and_done_with_yes(place: Place) -> None:
-    """NIST: protect. A user with its roles, rules of a role, roles of a group: without --yes all stays, and so it does
-    after a dry run.
-    """
+def test_irreversible_change_lists_losses_and_requires_yes(place: Place) -> None:
+    """A user with its roles, rules of a role, roles of a group: without --yes no state changes, nor after a dry run."""
     place.done("role", "put", "short", "--publish", "short/%u")
     place.done("group", "put", "shift", "--role", "short")
     place.done("user", "add", "ulf", "--group", "shift", "--role", "device", password="good")
@@ -236,7 +234,7 @@ def test_what_is_lost_for_good_is_said_first_and_done_with_yes(place: Place) -> 
         assert place.order(words[0], "show", words[2]).returncode == 1
 
 
-def test_users_survive_a_restart_of_the_routers(place: Place) -> None:
+def test_users_survive_router_restart(place: Place) -> None:
     """The policy is in the log: kill the router that has it."""
     place.done("user", "add", "fay", "--role", "device", password="good")
     place.cluster.kill("router-0")
@@ -252,8 +250,8 @@ def _answers(place: Place) -> bool:
     return place.cluster.command("policy", "status", "--data", str(place.cluster.data)).returncode == 0
 
 
-def test_the_audit_has_who_did_what_and_who_was_refused(place: Place) -> None:
-    """NIST: detect. Lines of the leader and of an edge, whole as a chain, with certificate and address."""
+def test_audit_records_changes_and_refusals(place: Place) -> None:
+    """Lines of the leader and of an edge, with an intact chain, certificate and address."""
     place.done("user", "add", "olga", "--role", "device", password="good")
     place.done("user", "disable", "olga")
     assert place.order("user", "disable", "nobody-at-all").returncode == 1
@@ -282,8 +280,8 @@ def audited(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines]
 
 
-def test_a_client_is_kicked_wherever_it_is(place: Place) -> None:
-    """By its client ID, without the operator's knowing the edge; it may come back."""
+def test_client_is_kicked_at_any_edge(place: Place) -> None:
+    """By its client ID, without naming the edge; it may reconnect."""
     place.done("user", "add", "kim", "--role", "device", password="good")
     client, outcome = come(place.ports()[1], user="kim", password="good", client_id="kim-1")
     assert outcome.wait(TIMEOUT_S) and outcome.code == 0
@@ -297,8 +295,8 @@ def test_a_client_is_kicked_wherever_it_is(place: Place) -> None:
     assert code(place.ports()[1], user="kim", password="good") == 0
 
 
-def test_a_reload_is_ordered_at_one_node_and_at_all(place: Place) -> None:
-    """Exit code 1 and the file's name where one refuses; the others have done it, and both are in the audit."""
+def test_reload_at_one_node_and_at_all(place: Place) -> None:
+    """Exit code 1 and the file's name if one refuses; the others have reloaded, and both are in the audit."""
     result = place.order("reload", "-o", "json")
     assert result.returncode == 0, result.stderr
     nodes = {row["node"] for row in json.loads(result.stdout)["nodes"]}
@@ -318,13 +316,12 @@ def test_a_reload_is_ordered_at_one_node_and_at_all(place: Place) -> None:
     assert place.order("reload", "--node", "edge-77").returncode == 1
 
 
-def test_an_edge_that_is_stopped_is_waited_for_until_it_can_serve_nobody(place: Place) -> None:
-    """P9: the verb outlasts the edge's lease and its ``fence_close_s``, and returns as done. Behind it the edge that
-    wakes takes no login, publish or subscription by the old right, and writes no delivery: neither of what reached its
-    sockets while it was stopped, nor of what comes then. The last test: what wakes up is over in the map, and nobody
-    starts this edge again.
-
-    NIST: respond.
+def test_revocation_waits_until_stopped_edge_is_fenced(place: Place) -> None:
+    """P9: the verb outlasts the edge's lease and its ``fence_close_s``, and returns as done. Afterwards the resumed
+    edge
+    accepts no login, publish or subscription by the old permission, and writes no delivery: neither of bytes received
+    while it was stopped, nor of later ones. Runs last: the map has removed the resumed incarnation, and no
+    supervisor restarts this edge.
     """
     place.done("role", "put", "watcher", "--publish", "down/#", "--subscribe", "up/#")
     place.done("user", "add", "paul", "--role", "device", password="good")
@@ -369,7 +366,7 @@ def test_an_edge_that_is_stopped_is_waited_for_until_it_can_serve_nobody(place: 
 
 
 def waiting_login(port: int) -> socket.socket | None:
-    """Send the CONNECT of paul, and read no answer; None: nobody listens."""
+    """Send the CONNECT of paul without reading the answer; None if no listener is open."""
     try:
         connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
     except ConnectionError:

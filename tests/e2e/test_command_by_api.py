@@ -100,8 +100,8 @@ def by_api(place: OperatedCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     return ByApi(place, tmp_path_factory.mktemp("tokens"))
 
 
-def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByApi) -> None:
-    """Lists, one thing, explanations, verbs of the routers, and refusals."""
+def test_api_and_links_give_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByApi) -> None:
+    """Lists, single rows, explanations, verbs of the routers, and refusals."""
     place.subscribe(place.come("api-reader", 0, expiry_s=60), "api/#")
     place.ask("msg", "send", "api/kept", "x", "--retain")
     for words in (
@@ -141,12 +141,12 @@ def answers_of_one_state(place: OperatedCluster, by_api: ByApi, *words: str) -> 
     while (by_service := by_api.run(*words)) != over_links and time.monotonic() < deadline:
         before, over_links = over_links, place.run(*words)
         if over_links == before:
-            break  # nothing moved: they do differ
+            break  # unchanged: a real difference
     return over_links, by_service
 
 
-def test_a_trace_is_followed_until_its_end(place: OperatedCluster, by_api: ByApi) -> None:
-    """The service has each node wait for news."""
+def test_trace_followed_until_its_end(place: OperatedCluster, by_api: ByApi) -> None:
+    """The service long-polls each node."""
     assert place.ask("trace", "start", "topic", "followed/#", "--name", "followed", "--for", "60s").code == 0
     with ThreadPoolExecutor(1) as beside:
         tail = beside.submit(by_api.run, "trace", "tail", "followed")
@@ -156,7 +156,7 @@ def test_a_trace_is_followed_until_its_end(place: OperatedCluster, by_api: ByApi
     assert (code, said) == (0, "") and "received" in shown and "'followed/1'" in shown
 
 
-def test_long_work_is_one_table_for_both(place: OperatedCluster, by_api: ByApi) -> None:
+def test_long_operations_share_one_table(place: OperatedCluster, by_api: ByApi) -> None:
     """A drain is listed by the service as over links, and cancelled through it."""
     assert place.ask("node", "drain", "edge-1", "--no-wait").code == 0
     try:
@@ -170,8 +170,8 @@ def test_long_work_is_one_table_for_both(place: OperatedCluster, by_api: ByApi) 
     assert place.ask("operation", "list").shown == []
 
 
-def test_changes_go_by_the_service_and_stand_in_its_audit(place: OperatedCluster, by_api: ByApi) -> None:
-    """A dry run changes nothing; the audit names the token."""
+def test_changes_use_service_and_its_audit(place: OperatedCluster, by_api: ByApi) -> None:
+    """A dry run changes no state; the audit names the token."""
     assert by_api.run("ban", "add", "user", "mallory", "--dry-run")[0] == 0
     assert not place.ask("ban", "list").shown["bans"]
     assert by_api.run("ban", "add", "user", "mallory")[0] == 0
@@ -197,8 +197,8 @@ def test_changes_go_by_the_service_and_stand_in_its_audit(place: OperatedCluster
     assert "argon2id" not in audit and "planted" not in audit
 
 
-def test_a_node_that_does_not_answer_is_named(place: OperatedCluster, by_api: ByApi) -> None:
-    """Exit code 3 and its name, as over links; a body says that it is not complete, also about one client."""
+def test_unresponsive_node_is_named(place: OperatedCluster, by_api: ByApi) -> None:
+    """Exit code 3 and its name, as over links; a body is marked incomplete, also about one client."""
     place.come("of-a-silent-edge", 1)
     headers = {"Authorization": f"Bearer {by_api.file('viewer').read_text()}"}
     process = int(place.cluster.state["nodes"]["edge-1"]["pid"])
@@ -217,7 +217,7 @@ def test_a_node_that_does_not_answer_is_named(place: OperatedCluster, by_api: By
 
 @pytest.mark.parametrize("change", ["wrong", "revoked", "nobody", "stranger"])
 def test_refusals_are_one_line(place: OperatedCluster, by_api: ByApi, change: str) -> None:
-    """A wrong and a revoked token look alike; a service that is not there, and a certificate that is none, say so."""
+    """A wrong and a revoked token get the same line; an unreachable service and an invalid certificate are named."""
     options: dict[str, Any] = {}
     by_api.file("other").write_text("smq_wrong")
     url = by_api.url
@@ -239,8 +239,8 @@ def test_refusals_are_one_line(place: OperatedCluster, by_api: ByApi, change: st
         by_api.url = url
 
 
-def test_what_show_api_prints_of_a_question_is_answered(place: OperatedCluster, by_api: ByApi) -> None:
-    """Each path and each of its arguments is one that the service describes."""
+def test_show_api_of_each_query_is_described(place: OperatedCluster, by_api: ByApi) -> None:
+    """Each path and each of its arguments is in the service's description."""
     place.subscribe(place.come("shown", 0, expiry_s=60), "shown/#")
     place.ask("msg", "send", "shown/kept", "x", "--retain")
     token = by_api.file("admin").read_text()
@@ -258,8 +258,8 @@ def test_what_show_api_prints_of_a_question_is_answered(place: OperatedCluster, 
             assert {*answer.url.params} <= known, line
 
 
-def test_the_body_of_a_call_is_what_is_printed(place: OperatedCluster, by_api: ByApi) -> None:
-    """Names, moments and all that stands beside the rows; moments were milliseconds under other names."""
+def test_api_body_equals_json_output(place: OperatedCluster, by_api: ByApi) -> None:
+    """Names, timestamps and all members beside the rows; timestamps were milliseconds under other names."""
     place.subscribe(place.come("told", 0, expiry_s=60), "told/#")
     place.publish(place.come("told-publisher", 1), "$SYS/told", 1)  # a refusal, for journals
     headers = {"Authorization": f"Bearer {by_api.file('admin').read_text()}"}
@@ -281,8 +281,8 @@ def test_the_body_of_a_call_is_what_is_printed(place: OperatedCluster, by_api: B
                 assert re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:]{8}\.\d{3}Z", told["rows"][0][moment]), told
 
 
-def test_the_call_of_each_question_and_change(by_api: ByApi) -> None:
-    """Printed without asking anybody; what is many calls, or none, says so."""
+def test_show_api_for_each_query_and_change(by_api: ByApi) -> None:
+    """Printed without any request; a command of many calls, or none, is reported."""
     for words, call in (
         (("listener", "list", "--node", "edge-0"), "GET /api/v1/edge-listeners?node=edge-0&limit=100"),
         (("listener", "pause", "plain"), 'POST /api/v1/listeners/plain/pause {"node":""}'),

@@ -1,4 +1,4 @@
-"""A record that turns out to be damaged while its node serves: the node begins anew from the other copies (R3)."""
+"""A record found damaged while its node serves: the node starts empty and copies from the others (R3)."""
 
 import tempfile
 from pathlib import Path
@@ -11,8 +11,8 @@ from tests.e2e.test_cluster import connected, publish
 OPTIONS = ("--edges", "1", "--storages", "3", "--set", "router.partitions=8")
 
 
-def test_damage_that_is_found_late_is_put_aside_and_rebuilt() -> None:
-    """Opening reads header, sentinel and newest commit; a partition's own row is read when the map has come."""
+def test_damage_found_late_is_quarantined_and_rebuilt() -> None:
+    """Opening reads header, sentinel and newest commit; a partition's own row is read when the map arrives."""
     with tempfile.TemporaryDirectory(prefix="stratamq-test-") as folder:
         data = Path(folder) / "cluster"
         first = LocalCluster(data, *OPTIONS)

@@ -16,7 +16,7 @@ from tests.e2e.test_prometheus import happenings, load, served
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
-ASKED = {  # what a page is asked, where it shows nothing without
+ASKED = {  # query parameters of pages that are empty without them
     "client": "?id=absent",
     "topics": "?topic=load/1",
     "message": "?client=writer&packet=1",
@@ -25,8 +25,8 @@ ASKED = {  # what a page is asked, where it shows nothing without
 }
 EMPTY = {"alarms", "audits", "operations", "slow", "users"}  # pages that may have no row of a table here
 DATA = "main table td, main dl dd, main ol.steps li"
-LISTED = {"retained": "main table td", "storage": "main table td"}  # pages that show figures also where no row is
-NAMES = {  # pages whose rows stay, and the column that tells them apart
+LISTED = {"retained": "main table td", "storage": "main table td"}  # pages that show metrics also without rows
+NAMES = {  # pages with stable rows, and the key column
     "clients": "client_id",
     "sessions": "client_id",
     "shares": "group",
@@ -52,7 +52,7 @@ def start_a_trace(window: Browser) -> None:
 
 
 def look_at(window: Browser, name: str, heading: str, width: int, by_keyboard: bool) -> None:
-    """Judge one page."""
+    """Check one page."""
     window.show(name + ASKED.get(name, ""), heading)
     assert not window.problems(), f"{name}: {window.problems()}"
     assert not window.violations(), f"{name}: {window.violations()}"
@@ -69,7 +69,7 @@ def look_at(window: Browser, name: str, heading: str, width: int, by_keyboard: b
 
 
 def has_data(window: Browser, name: str, heading: str) -> None:
-    """Come again while a page says that a node did not answer; one that is empty and says nothing is wrong."""
+    """Reload while the page reports an unresponsive node; an empty page without an explanation is an error."""
     deadline = time.monotonic() + PATIENCE_S
     while not window.page.locator(LISTED.get(name, DATA)).count():
         assert window.page.locator("main .notice:has-text('Not complete')").count(), f"{name} shows no data"
@@ -97,7 +97,7 @@ def token(cluster: LocalCluster) -> str:
 
 
 def log_in(window: Browser, cluster: LocalCluster, token: str) -> None:
-    """As a person does who has a token."""
+    """Log in with a token in the form."""
     window.page.goto(str(cluster.state["nodes"]["admin"]["addresses"]["admin"]))
     field = window.page.get_by_label("token")
     field.wait_for()
@@ -108,8 +108,8 @@ def log_in(window: Browser, cluster: LocalCluster, token: str) -> None:
 
 
 @pytest.mark.parametrize(("colours", "width"), WINDOWS)
-def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster, token: str, colours: str, width: int) -> None:
-    """In light and dark, at 320 px, by keyboard alone; nothing foreign, nothing on the console; axe finds nothing."""
+def test_every_page_during_kill_and_rebalance(cluster: LocalCluster, token: str, colours: str, width: int) -> None:
+    """In light and dark, at 320 px, by keyboard alone; no foreign requests, an empty console, no axe violations."""
     with browser(str(cluster.state["nodes"]["admin"]["addresses"]["admin"]), colours, width) as window:
         log_in(window, cluster, token)
         if (colours, width) == WINDOWS[0]:
@@ -128,8 +128,8 @@ def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster, token: 
         assert not window.complaints, set(window.complaints)
 
 
-def test_what_is_copied_says_what_the_page_shows() -> None:
-    """Of each page: the command and curl succeed, and name the same things as its table."""
+def test_copied_commands_return_rows_of_page() -> None:
+    """Of each page: the command and curl succeed, and name the rows of its table."""
     with local_cluster("--edges", "2", "--admin-port", "0") as cluster, load(cluster):
         served(cluster)
         happenings(cluster)
@@ -155,7 +155,7 @@ def test_what_is_copied_says_what_the_page_shows() -> None:
 
 
 def compare(window: Browser, name: str, shown: Any, told: Any) -> int:
-    """Compare the names of a page that is a list of what stays for a while; return how many it had."""
+    """Compare the names of a page that lists stable rows; return their number."""
     key = NAMES.get(name)
     if key is None:
         return 0
@@ -166,8 +166,8 @@ def compare(window: Browser, name: str, shown: Any, told: Any) -> int:
     return len(by_curl)
 
 
-def test_numbers_of_64_bits_and_foreign_names_are_shown_as_they_are(cluster: LocalCluster, token: str) -> None:
-    """NIST: protect. JavaScript rounds the number of a session; markup in names stays text on every page."""
+def test_64_bit_numbers_and_foreign_names_shown_unchanged(cluster: LocalCluster, token: str) -> None:
+    """JavaScript rounds the number of a session; markup in names stays text on every page."""
     from tests.clients.paho_client import PahoClient
 
     name = "<img src=x onerror=alert(1)>"
