@@ -17,7 +17,7 @@ QUIET_S = 0.4
 
 
 class Place(NamedTuple):
-    """A cluster whose users a listener goes by, granting parts of filters."""
+    """A cluster whose users a listener authorizes, granting parts of filters."""
 
     cluster: LocalCluster
     edge: ExtraEdge
@@ -43,7 +43,7 @@ def place() -> Iterator[Place]:
 
 
 def received(client: BlockingClient, count: int, *, acknowledge: bool = True) -> list[str]:
-    """Return the topics of so many messages and of what comes behind them for a while; ``dup`` behind repeated ones."""
+    """Return the topics of the next messages and of later ones for a while; retransmissions have the suffix ``dup``."""
     found: list[str] = []
     try:
         while True:
@@ -67,8 +67,8 @@ def write(writer: BlockingClient, retain: bool = False) -> None:
         assert isinstance(answer, Puback) and answer.reason_code < 0x80
 
 
-def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
-    """NIST: protect. a/# with a deny of a/secret: live, repeated, queued and retained, none of it comes."""
+def test_denied_topic_below_granted_filter_never_delivered(place: Place) -> None:
+    """a/# with a deny of a/secret: neither live, retransmitted, queued nor retained messages arrive."""
     writer, reader = place.come("wren"), place.come("ann", clean_start=True, properties=EXPIRY)
     reader.subscribe("a/#")
     write(writer)
@@ -96,9 +96,9 @@ def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
 
 
 @pytest.mark.parametrize("expiry", [{}, EXPIRY])
-def test_a_filter_that_is_granted_in_part_is_never_rewritten(place: Place, expiry: dict[int, int]) -> None:
-    """NIST: protect. SUBACK grants it, a look at the session shows it as it was asked for, UNSUBSCRIBE finds it by that
-    name, and each delivery is judged: of a session that ends with its connection, and of a stored one.
+def test_partly_granted_filter_keeps_its_name(place: Place, expiry: dict[int, int]) -> None:
+    """SUBACK grants it, a query of the session shows it unchanged, UNSUBSCRIBE finds it by that
+    name, and each delivery is authorized: for a session that ends with its connection, and for a stored one.
     """
     writer, reader = place.come("wren"), place.come("ann", "ann-whole", clean_start=True, properties=expiry)
     asked = ["#", "+/open", "a/#", "a/secret/+"]
@@ -119,8 +119,8 @@ def test_a_filter_that_is_granted_in_part_is_never_rewritten(place: Place, expir
     writer.close()
 
 
-def test_wills_and_groups_below_a_granted_filter(place: Place) -> None:
-    """NIST: protect. A will to the denied topic does not come; a group may be joined for a part, as for another one."""
+def test_wills_and_groups_below_partly_granted_filter(place: Place) -> None:
+    """A will to the denied topic is not delivered; a client may join a group of a partly granted filter."""
     reader = place.come("ann", "ann-w", clean_start=True)
     reader.subscribe("a/#")
     reader.send(Subscribe(7, [SubscriptionRequest(f"$share/g/{one}", 1) for one in ("a/#", "a/secret", "a/open")], {}))
@@ -139,10 +139,8 @@ def test_wills_and_groups_below_a_granted_filter(place: Place) -> None:
 
 @pytest.mark.parametrize("other", [{}, EXPIRY])
 @pytest.mark.parametrize("partly", [{}, EXPIRY])
-def test_what_a_member_may_not_have_goes_to_one_that_may(
-    place: Place, partly: dict[int, int], other: dict[int, int]
-) -> None:
-    """NIST: protect. Stored members and others in one group: nothing is lost, and nothing comes to the wrong one."""
+def test_shared_message_goes_to_authorized_member(place: Place, partly: dict[int, int], other: dict[int, int]) -> None:
+    """Stored and unstored members in one group: no message is lost or sent to an unauthorized member."""
     name = f"h{len(partly)}{len(other)}"
     writer, ann = place.come("wren"), place.come("ann", f"ann-{name}", clean_start=True, properties=partly)
     bob = place.come("bob", f"bob-{name}", clean_start=True, properties=other)
@@ -160,8 +158,8 @@ def test_what_a_member_may_not_have_goes_to_one_that_may(
 
 
 @pytest.mark.parametrize(("kind", "value"), [("address", "127.0.0.9"), ("network", "127.0.0.8/29")])
-def test_a_will_that_waits_does_not_fire_from_a_banned_place(place: Place, kind: str, value: str) -> None:
-    """NIST: respond. Its client is gone when the ban comes, for good; a will that was left from elsewhere fires."""
+def test_pending_will_of_banned_client_not_published(place: Place, kind: str, value: str) -> None:
+    """Its client is gone when the permanent ban starts; a will from another address is published."""
     reader = place.come("ann", "ann-wills", clean_start=True)
     reader.subscribe("a/#")
     for source, topic in (("127.0.0.9", "a/banned"), ("127.0.0.20", "a/open")):
@@ -176,8 +174,8 @@ def test_a_will_that_waits_does_not_fire_from_a_banned_place(place: Place, kind:
         reader.close()
 
 
-def test_rights_that_go_while_the_client_is_away(place: Place) -> None:
-    """NIST: protect. What was sent and not acknowledged, queued, or comes later: nothing; SUBSCRIBE is refused."""
+def test_permission_revoked_while_client_absent(place: Place) -> None:
+    """No unacknowledged, queued or later message is delivered; SUBSCRIBE is refused."""
     order(place.cluster, "role", "put", "guest", "--subscribe", "g/#")
     order(place.cluster, "user", "add", "gus", "--role", "guest", password="good")
     writer, guest = place.come("wren"), place.come("gus", clean_start=True, properties=EXPIRY)

@@ -1,8 +1,9 @@
-"""Denial of service, a row each of docs/security_checks.md: attackers in a process of their own, honest clients beside.
+"""Denial of service, one test per row of docs/security_checks.md: attackers in their own process, honest clients
+beside.
 
-All rows share a cluster and an edge whose bounds are reached soon. The honest pair exchanges messages, and a newcomer
-connects, all the while; each row asserts what became of the attackers. An attack lasts until they have met what the row
-is about, so that a slow machine takes longer and finds the same. Times and counts are larger with ``-m slow``.
+All rows share a cluster and an edge with low limits. An honest pair exchanges messages, and new clients connect,
+all the time; each row asserts the attackers' outcomes. An attack lasts until the attackers reach the outcome of
+the row, so slow machines only take longer. Times and counts are larger with ``-m slow``.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ BOUNDS: dict[str, Any] = {
 }
 
 
-# Times of conf/edge.toml: so long an attack lasts, and thousands who come together take seconds to be let in.
+# Times of conf/edge.toml: the length of an attack; the login of thousands of attackers takes seconds.
 SHIPPED = {
     "connect_timeout_s": 10.0,
     "connect_packet_timeout_s": 5.0,
@@ -106,8 +107,8 @@ def sizes(short: tuple[int, float], long: tuple[int, float]) -> pytest.MarkDecor
 
 @sizes((40, 1.0), (2000, 45.0))
 @timed
-def test_handshakes_and_connects_that_drip(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. A byte at a time: each is ended in its time, and comes back no sooner."""
+def test_dripping_handshakes_and_connects_time_out(place: Place, count: int, seconds: float) -> None:
+    """One byte at a time: each ends at its timeout, and reconnects no sooner."""
     found = place.attack("drip", count, seconds, lambda now: now.total("handshake ended", "connect ended") >= count)
     assert_within("99 of 100 honest connects", p99_ms(found.connects_s), 1_000)
     for stage in ("handshake", "connect"):
@@ -116,8 +117,8 @@ def test_handshakes_and_connects_that_drip(place: Place, count: int, seconds: fl
 
 @sizes((30, 0.6), (200, 60.0))
 @timed
-def test_a_flood_of_connects(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. One address gets its rate and no more; newcomers from another one all get in."""
+def test_connect_flood_of_one_address_rate_limited(place: Place, count: int, seconds: float) -> None:
+    """One address gets its rate; new clients of another address all connect."""
     found = place.attack(
         "connect_flood", count, seconds, lambda now: now.seen["refused"] > now.seen["let in"] > 0, "rated"
     )
@@ -127,8 +128,8 @@ def test_a_flood_of_connects(place: Place, count: int, seconds: float) -> None:
 
 @sizes((400, 1.0), (800, 30.0))
 @timed
-def test_a_flood_of_connects_of_many_addresses(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. 32 addresses, each within its own rate, want 20 times the listener's: newcomers all get in."""
+def test_connect_flood_of_many_addresses_rate_limited(place: Place, count: int, seconds: float) -> None:
+    """32 addresses, each within its own rate, exceed the listener's rate 20 times: new clients all connect."""
     found = place.attack(
         "connect_flood_in_turn",
         count,
@@ -139,14 +140,14 @@ def test_a_flood_of_connects_of_many_addresses(place: Place, count: int, seconds
     assert 40 < found.seen["let in"] <= 40 * (found.took_s + 2) and found.events["refused_accept_rate"] > 0
 
 
-def test_connects_behind_a_load_balancer_wait_for_their_turn(place: Place) -> None:
-    """NIST: protect. Its connections are read no further until the address that the header names has its turn."""
+def test_connects_behind_load_balancer_limited_by_header_address(place: Place) -> None:
+    """After the PROXY header, the edge reads a connection only when the address in the header is within its rate."""
     clients = [BlockingClient(place.ports["proxied"]) for _ in range(5)]
     for number, client in enumerate(clients):
         client.send(b"PROXY TCP4 203.0.113.%d 192.0.2.9 5555 1883\r\n" % (number // 2))
         client.send(connect(b"proxied-%d" % number))
     gone = clients.pop(3)
-    gone.socket.close()  # it may have had its turn by then
+    gone.socket.close()  # the edge may have read it already
     for client in clients:
         answer = client.read()
         assert isinstance(answer, Connack) and answer.reason_code == 0
@@ -155,8 +156,8 @@ def test_connects_behind_a_load_balancer_wait_for_their_turn(place: Place) -> No
 
 @sizes((10, 1.0), (1000, 10.0))
 @timed
-def test_keep_alive_for_ever(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. 18 hours, or none: the cap is told, and the silent are ended by it."""
+def test_long_keep_alive_capped(place: Place, count: int, seconds: float) -> None:
+    """18 hours, or none: CONNACK has the maximum, and silent clients are closed after it."""
     seen = place.attack("keep_alive", count, seconds, lambda now: now.total("ended") >= count).seen
     assert seen == {"asked": count, "told 2": count, "ended 0x8d": count}
 
@@ -164,7 +165,7 @@ def test_keep_alive_for_ever(place: Place, count: int, seconds: float) -> None:
 @sizes((6, 0.6), (20, 20.0))
 @timed
 def test_deep_and_long_topics(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. 32 levels and 1 KiB cost microseconds; what is beyond ends its connection or is refused."""
+    """32 levels and 1 KiB cost microseconds; a longer topic closes its connection or is refused."""
     found = place.attack(
         "topics", count, seconds, lambda now: now.total("beyond") > count and now.seen["within"] > 5_000
     )
@@ -175,8 +176,8 @@ def test_deep_and_long_topics(place: Place, count: int, seconds: float) -> None:
 
 @sizes((5, 0.8), (1000, 30.0))
 @timed
-def test_an_explosion_of_wildcards(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Filters are refused before a look-up could cost what they want."""
+def test_expensive_wildcards_refused(roomy: Place, count: int, seconds: float) -> None:
+    """SUBACK refuses filters that would make look-ups too expensive."""
     found = roomy.attack("wildcards", count, seconds, lambda now: now.seen["suback 0x97"] >= count)
     assert_within("99 of 100 honest messages", found.p99_ms, 50)
     assert found.seen["suback 0x97"] >= count
@@ -184,8 +185,8 @@ def test_an_explosion_of_wildcards(roomy: Place, count: int, seconds: float) -> 
 
 @sizes((5, 0.8), (50, 20.0))
 @timed
-def test_a_replay_of_retained_messages(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. All that is retained, asked for again and again: the honest ones go on."""
+def test_repeated_retained_reads_delay_no_honest_client(roomy: Place, count: int, seconds: float) -> None:
+    """Attackers request all retained messages repeatedly."""
     found = roomy.attack(
         "retained_replay", count, seconds, lambda now: now.seen["retained"] > now.seen["asked"] >= count
     )
@@ -194,8 +195,8 @@ def test_a_replay_of_retained_messages(roomy: Place, count: int, seconds: float)
 
 @sizes((20, 0.6), (50, 20.0))
 @timed
-def test_a_flood_of_retained_topics(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. 0x97 above the bound; what is kept does not grow."""
+def test_retained_topic_flood_refused_above_limit(place: Place, count: int, seconds: float) -> None:
+    """0x97 above the limit; the store does not grow."""
     found = place.attack("retained_flood", count, seconds, lambda now: now.seen["puback 0x97"] >= count)
     assert 0 < found.total("puback 0x00", "puback 0x10") <= RETAINED_MAX * PARTITIONS
     assert found.seen["puback 0x97"] >= count
@@ -203,8 +204,8 @@ def test_a_flood_of_retained_topics(place: Place, count: int, seconds: float) ->
 
 @sizes((50, 0.8), (10_000, 90.0))
 @timed
-def test_qos_2_that_is_never_released(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. 0x93, and the memory of one client is small."""
+def test_unreleased_qos_2_limited(roomy: Place, count: int, seconds: float) -> None:
+    """0x93, and the memory of one client stays small."""
     most = max(20 * MIB, 20 * 1024 * count)
     found = roomy.attack(
         "never_released", count, seconds, lambda now: now.events["disconnects_0x93"] >= count, growth_max=most
@@ -215,8 +216,8 @@ def test_qos_2_that_is_never_released(roomy: Place, count: int, seconds: float) 
 
 @sizes((10, 0.6), (100, 30.0))
 @timed
-def test_a_client_that_never_acknowledges(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. It is given its window; then its queue is full and drops, and the publisher goes on."""
+def test_client_without_acknowledgements_gets_bounded_queue(roomy: Place, count: int, seconds: float) -> None:
+    """It gets its receive window; then its full queue drops messages, and the publisher continues."""
     found = roomy.attack(
         "never_acks",
         count,
@@ -230,8 +231,8 @@ def test_a_client_that_never_acknowledges(roomy: Place, count: int, seconds: flo
 
 @sizes((10, 0.8), (1000, 60.0))
 @timed
-def test_queues_of_absent_sessions(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. A session that is away keeps so many messages and no more."""
+def test_queue_of_absent_session_bounded(roomy: Place, count: int, seconds: float) -> None:
+    """An absent session keeps at most its limit of messages."""
     found = roomy.attack("absent", count, seconds, lambda now: now.seen["read again"] >= count // 2)
     left = [found.seen[name] for name in found.seen if name.startswith("left")]
     assert left and max(left) <= QUEUE_MAX
@@ -239,8 +240,8 @@ def test_queues_of_absent_sessions(roomy: Place, count: int, seconds: float) -> 
 
 @sizes((40, 1.0), (5000, 40.0))
 @timed
-def test_a_storm_of_wills(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. All at once they break: each will is published once, at the rate of wills."""
+def test_will_storm_publishes_each_will_once(roomy: Place, count: int, seconds: float) -> None:
+    """All connections break together: each will is published once, at the rate of wills."""
     reader = BlockingClient(roomy.ports["plain"])
     reader.open("wills", keep_alive_s=60)
     reader.subscribe("wills/#", qos=0)
@@ -271,8 +272,8 @@ def test_a_storm_of_wills(roomy: Place, count: int, seconds: float) -> None:
 
 @sizes((2, 0.8), (2, 60.0))
 @timed
-def test_two_clients_of_one_identifier(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Few takeovers, then 0x9F for a delay that grows."""
+def test_takeover_loop_delayed(place: Place, count: int, seconds: float) -> None:
+    """A few takeovers, then 0x9F with a growing delay."""
     found = place.attack(
         "takeovers", count, seconds, lambda now: now.total("ended") > 0 and now.seen["connack 0x9f"] > 5
     )
@@ -282,8 +283,8 @@ def test_two_clients_of_one_identifier(place: Place, count: int, seconds: float)
 
 @sizes((10, 0.6), (100, 20.0))
 @timed
-def test_sessions_of_random_names(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. One address makes so many stored sessions, then a few a second; more get 0x97."""
+def test_sessions_with_random_names_limited(place: Place, count: int, seconds: float) -> None:
+    """One address creates stored sessions up to a limit, then a few per second; more get 0x97."""
     found = place.attack("sessions", count, seconds, lambda now: now.seen["connack 0x97"] > 10)
     assert 0 < found.seen["connack 0x00"] <= SESSION_BURST + 2 * (found.took_s + 2)
     assert found.seen["connack 0x97"] > 10
@@ -291,8 +292,8 @@ def test_sessions_of_random_names(place: Place, count: int, seconds: float) -> N
 
 @sizes((9, 0.6), (300, 30.0))
 @timed
-def test_thousands_of_user_properties(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Refused by their bytes in a CONNECT and in a PUBLISH; a wrong alias."""
+def test_thousands_of_user_properties_refused(place: Place, count: int, seconds: float) -> None:
+    """Refused by size in CONNECT and in PUBLISH; a wrong alias."""
     wanted = {"properties of connect": "0x97", "properties of publish": "0x97", "alias": "0x94"}
     found = place.attack(
         "properties", count, seconds, lambda now: all(now.total(kind) >= count // 3 for kind in wanted)
@@ -301,8 +302,8 @@ def test_thousands_of_user_properties(place: Place, count: int, seconds: float) 
         assert found.seen[f"{kind} {code}"] == found.total(kind) >= count // 3
 
 
-def test_renegotiation(place: Place) -> None:
-    """NIST: protect. A client of TLS 1.2 that begins another handshake is refused it."""
+def test_tls_renegotiation_refused(place: Place) -> None:
+    """A client of TLS 1.2 that starts another handshake is refused."""
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{place.ports['tls']}", "-tls1_2", "-legacy_renegotiation"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
         assert client.stdin is not None and client.stdout is not None
@@ -319,8 +320,8 @@ def test_renegotiation(place: Place) -> None:
 
 @sizes((12, 0.6), (1000, 30.0))
 @timed
-def test_frames_of_websockets(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Fragments of a byte, floods of pings, frames that are none or huge; one widens no packet."""
+def test_hostile_websocket_frames(roomy: Place, count: int, seconds: float) -> None:
+    """One-byte fragments, ping floods, invalid or huge frames; none extends a packet."""
     wanted = {"tiny fragments": "1008", "pings": "1008", "huge": "1009", "unmasked": "1002", "compressed": "1002"}
 
     def until(now: Outcome) -> bool:
@@ -334,8 +335,8 @@ def test_frames_of_websockets(roomy: Place, count: int, seconds: float) -> None:
 
 
 @timed
-def test_compression(place: Place) -> None:
-    """NIST: protect. None is agreed on: neither of WebSocket nor of TLS."""
+def test_compression_not_negotiated(place: Place) -> None:
+    """Neither of WebSocket nor of TLS."""
     for kind in ("websockets", "tls_compression"):
         seen = place.attack(kind, 5, 0.3, lambda now: now.seen["no compression"] >= 5).seen
         assert seen["no compression"] >= 5 and "compression" not in seen
@@ -343,13 +344,13 @@ def test_compression(place: Place) -> None:
 
 @sizes((20, 0.8), (500, 20.0))
 @timed
-def test_clients_that_stop_reading(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. A flood of QoS 0 that nobody reads is dropped, counted, and takes bounded memory."""
+def test_output_of_client_that_stops_reading_bounded(roomy: Place, count: int, seconds: float) -> None:
+    """A QoS 0 flood to clients that do not read is dropped, counted, and takes bounded memory."""
 
     def dropped(now: Outcome) -> int:
         return now.events["dropped_slow"] + now.events["holds_cut_full"]
 
-    most = max(50, count * 3 // 2) * MIB  # a MiB of output for each, and what its buffer is larger
+    most = max(50, count * 3 // 2) * MIB  # a MiB of output for each client, and buffers
     found = roomy.attack(
         "slow_readers", count, seconds, lambda now: now.seen["flooded"] > 100 and dropped(now) > 100, growth_max=most
     )
@@ -358,8 +359,8 @@ def test_clients_that_stop_reading(roomy: Place, count: int, seconds: float) -> 
 
 @sizes((10, 0.6), (1000, 20.0))
 @timed
-def test_members_of_a_group_that_come_and_go(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. A member that stays has messages of its group, and other clients theirs."""
+def test_group_churn_keeps_deliveries(roomy: Place, count: int, seconds: float) -> None:
+    """A stable member gets messages of its group, and other clients theirs."""
     member, writer = BlockingClient(roomy.ports["plain"]), BlockingClient(roomy.ports["plain"])
     member.open("member", keep_alive_s=60)
     member.subscribe("$share/crew/crew/#", qos=1)
@@ -391,8 +392,8 @@ def test_members_of_a_group_that_come_and_go(roomy: Place, count: int, seconds: 
 
 @sizes((6, 0.6), (20, 60.0))
 @timed
-def test_takeovers_while_subscriptions_come_and_go(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Nobody is torn between two connections of one client, and the edge lives."""
+def test_takeovers_during_subscription_churn(place: Place, count: int, seconds: float) -> None:
+    """Each client has one connection, and the edge keeps running."""
     found = place.attack(
         "takeover_churn", count, seconds, lambda now: now.total("churned") >= 1 and now.seen["connack 0x9f"] > 0
     )
@@ -401,21 +402,21 @@ def test_takeovers_while_subscriptions_come_and_go(place: Place, count: int, sec
 
 @sizes((500, 0.6), (1000, 1.2))
 @timed
-def test_memory_of_connections_before_their_connect(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Half a CONNECT of 60 000 bytes costs what it brought, 64 KiB at most."""
+def test_memory_before_connect_bounded(place: Place, count: int, seconds: float) -> None:
+    """Half a CONNECT of 60 000 bytes uses memory for the received bytes, at most 64 KiB."""
     found = place.attack("half_a_connect", count, seconds, lambda now: now.seen["held"] >= count)
     assert found.seen["held"] >= count and found.growth < count * 64 * 1024
 
 
 @pytest.mark.slow
 @timed
-def test_a_thousand_packets_that_drip(place: Place) -> None:
-    """NIST: protect. Behind a CONNECT as it should be; all are gone in half a minute."""
+def test_thousand_dripping_packets_time_out(place: Place) -> None:
+    """After a valid CONNECT; all are closed within half a minute."""
     seen = place.attack("drip_later", 1000, 30.0, lambda now: now.seen["publish ended"] >= 1000).seen
     assert seen["publish ended"] == seen["publish begun"] == 1000
 
 
-def test_packets_that_drip_behind_a_connect(place: Place) -> None:
-    """NIST: protect. 4 B/s, and a packet's time is over 10 s after it began: ended, beside all of the above."""
+def test_packets_dripping_after_connect_time_out(place: Place) -> None:
+    """4 B/s, and a packet times out after 10 s: closed, during all attacks above."""
     seen = place.dripped()
     assert seen["publish ended"] == seen["publish begun"] == DRIPPING

@@ -38,7 +38,7 @@ def connected(
 
 
 def is_refused(cluster: LocalCluster) -> bool:
-    """Return whether nothing listens at edge-1."""
+    """Return whether edge-1 refuses connections."""
     try:
         socket.create_connection(("127.0.0.1", cluster.port(1, "plain")), TIMEOUT_S).close()
     except ConnectionRefusedError:
@@ -57,13 +57,13 @@ def readiness(cluster: LocalCluster) -> tuple[int, str]:
 
 
 def state(cluster: LocalCluster) -> str:
-    """Return what `node list` says of edge-1."""
+    """Return the state of edge-1 in `node list`."""
     nodes = cluster.admin("node", "list")["nodes"]
     return str(next(node["state"] for node in nodes if node["node"] == "edge-1"))
 
 
 def rest(stream: socket.socket) -> bytes:
-    """Return what comes until the edge closes."""
+    """Return the bytes received until the edge closes."""
     with stream:
         return b"".join(iter(lambda: stream.recv(1000), b""))
 
@@ -74,12 +74,12 @@ def drained(cluster: LocalCluster) -> dict[str, float]:
     return {how: float(count) for how, count in found}
 
 
-def test_an_edge_is_emptied_and_opened_again(cluster: LocalCluster) -> None:
-    """503 while connections are still taken, then refused, then 0x9C for MQTT 5 and a close for 3.1.1; and all back."""
+def test_edge_drained_and_undrained(cluster: LocalCluster) -> None:
+    """503 while it still accepts, then refused, then 0x9C for MQTT 5 and a close for 3.1.1; undrain restores all."""
     new, old = connected(cluster, 5, "new"), connected(cluster, 4, "old")
     cluster.admin("node", "drain", "edge-1", "--no-wait")
     cluster.wait_for(lambda: readiness(cluster)[0] == 503, "not ready", TIMEOUT_S)
-    connected(cluster, 5, "late").close()  # a balancer that has not looked yet finds an open door
+    connected(cluster, 5, "late").close()  # a balancer with an old readiness result can still connect
     assert rest(new)[:3] in (b"\xe0\x01\x9c", b"\xe0\x02\x9c")
     assert rest(old) == b""
     cluster.wait_for(lambda: is_refused(cluster), "refusing", TIMEOUT_S)
@@ -96,8 +96,8 @@ def test_an_edge_is_emptied_and_opened_again(cluster: LocalCluster) -> None:
     assert state(cluster) == "active"
 
 
-def test_a_drain_that_is_taken_back_lets_nobody_go(cluster: LocalCluster) -> None:
-    """`undrain` before the doors shut: whoever is connected stays."""
+def test_undrain_before_refusal_closes_no_client(cluster: LocalCluster) -> None:
+    """`undrain` before the listeners close: connected clients stay."""
     before = drained(cluster)
     with connected(cluster, 5, "stays") as stays:
         for verb in ("node drain", "node undrain"):  # two commands of their own would come too late on a busy machine
@@ -109,8 +109,8 @@ def test_a_drain_that_is_taken_back_lets_nobody_go(cluster: LocalCluster) -> Non
     assert drained(cluster) == before and not is_refused(cluster)
 
 
-def test_a_drain_says_what_it_will_do_and_sends_clients_on(cluster: LocalCluster) -> None:
-    """The forecast names wills and sessions, a trial changes nothing, and MQTT 5 is told the other edge."""
+def test_drain_forecasts_and_redirects_clients(cluster: LocalCluster) -> None:
+    """The forecast counts wills and sessions, a dry run changes no state, and MQTT 5 clients get the other edge."""
     will = b"\x00" + b"\x00\x01w" + b"\x00\x01x"
     plain, old = connected(cluster, 5, "plain"), connected(cluster, 4, "older")
     dying = connected(cluster, 5, "dying", flags=0x06, rest=will)
@@ -129,14 +129,14 @@ def test_a_drain_says_what_it_will_do_and_sends_clients_on(cluster: LocalCluster
     cluster.wait_for(lambda: not is_refused(cluster), "open again", TIMEOUT_S)
 
 
-def test_an_interrupted_drain_is_taken_back(cluster: LocalCluster) -> None:
-    """Ctrl-C: who is left stays, and the command says how many."""
+def test_interrupted_drain_is_undone(cluster: LocalCluster) -> None:
+    """Ctrl-C: remaining clients stay, and the command reports their number."""
     streams = [connected(cluster, 5, f"many-{number}") for number in range(20)]
     before = drained(cluster)["told"]
     command = [sys.executable, "-m", "stratamq", "node", "drain", "edge-1", "--rate", "1", "--data", str(cluster.data)]
 
     def heed() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who runs the tests in the background ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell starts tests with SIGINT ignored
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stderr is not None
@@ -151,7 +151,7 @@ def test_an_interrupted_drain_is_taken_back(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("rate", ["x", "-1", "2/m", "1000000"])
-def test_a_rate_that_is_none(cluster: LocalCluster, rate: str) -> None:
+def test_invalid_rate_refused(cluster: LocalCluster, rate: str) -> None:
     command = [sys.executable, "-m", "stratamq", "node", "drain", "edge-1", "--rate", rate, "--data", str(cluster.data)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1 and readiness(cluster)[0] == 200

@@ -1,7 +1,7 @@
-"""Edges behind the shipped file of HAProxy are drained in turn under load: what clients see of it is one close each.
+"""Drain edges in sequence under load, behind the shipped HAProxy configuration: each client sees one close.
 
-HAProxy asks /readyz, which says 503 before the edge refuses: so no connection meets a shut door, and nobody who comes
-back waits. No acknowledged message is lost, by the history of every client.
+HAProxy polls /readyz, which returns 503 before the edge refuses: so no connection attempt fails, and no client
+waits to reconnect. No acknowledged message is lost, by the history of every client.
 """
 
 import io
@@ -26,7 +26,7 @@ LISTENERS = {"behind": {"tls": False, "proxy_protocol": "any"}}
 
 
 def refused(history: RunHistory) -> list[str]:
-    """Return the attempts to connect that found nobody, but for those that the client gave up itself."""
+    """Return the refused connection attempts, except those that the client aborted."""
     return [
         f"{connect.invoke.process} at {connect.started_ns / 1e9:.2f}: {connect.completion}"
         for connect in history.of_kind(Kind.CONNECT)
@@ -36,7 +36,7 @@ def refused(history: RunHistory) -> list[str]:
 
 @pytest.mark.slow
 def test_clients_behind_haproxy_see_one_close_each(tmp_path: Path) -> None:
-    """Half of the clients have a session that stays; each edge is emptied while the other one takes its clients."""
+    """Half of the clients have a durable session; each edge is drained while the other one serves its clients."""
     clients, rate = 100, 50
     with (
         local_cluster("--edges", "1") as cluster,

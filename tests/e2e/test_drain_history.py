@@ -23,7 +23,7 @@ Work = Callable[[Run], Coroutine[Any, Any, None]]
 
 
 class Drainer:
-    """Drains edges in turn, each by the command line, and lets clients in again."""
+    """Drains and undrains edges in sequence by the command line."""
 
     def __init__(self, cluster: LocalCluster, edges: range, rate: int) -> None:
         self._cluster, self._edges, self._rate = cluster, edges, rate
@@ -61,8 +61,8 @@ async def record_both(halves: Sequence[tuple[RecordSettings, io.BytesIO, Work]])
 @pytest.mark.parametrize(
     ("clients", "drained", "rate"), [(40, 1, 20), pytest.param(1_000, 3, 100, marks=pytest.mark.slow)]
 )
-def test_edges_are_drained_under_load(clients: int, drained: int, rate: int) -> None:
-    """Half of the clients have a session that stays, half have none."""
+def test_edges_drained_under_load_lose_no_message(clients: int, drained: int, rate: int) -> None:
+    """Half of the clients have a durable session, half have none."""
     with local_cluster("--edges", "3") as cluster:
         brokers = tuple(("127.0.0.1", cluster.port(edge, "plain")) for edge in range(3))
         drainer = Drainer(cluster, range(drained), rate)

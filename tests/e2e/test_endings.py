@@ -25,8 +25,8 @@ def connected(cluster: LocalCluster, edge: int = 0) -> BlockingClient:
     return BlockingClient(cluster.port(edge, "plain"), timeout_s=TIMEOUT_S)
 
 
-def test_reason_is_read_although_bytes_were_left_unread(cluster: LocalCluster) -> None:
-    """[MQTT-4.13.1-1]: DISCONNECT, then the end of file; a reset would have taken the reason away."""
+def test_reason_code_readable_despite_unread_input(cluster: LocalCluster) -> None:
+    """[MQTT-4.13.1-1]: DISCONNECT, then the end of file; a TCP reset would discard the reason code."""
     client = connected(cluster)
     client.open("broken")
     client.send(b"\x33\x00" + bytes(200_000))  # QoS 1 with an empty body, and much behind it
@@ -36,7 +36,7 @@ def test_reason_is_read_although_bytes_were_left_unread(cluster: LocalCluster) -
 
 
 def test_takeover_at_another_edge(cluster: LocalCluster) -> None:
-    """[MQTT-3.1.4-3]: the older connection reads 0x8E; the newer one gets what comes from then on."""
+    """[MQTT-3.1.4-3]: the older connection reads 0x8E; the newer one gets later messages."""
     older, newer, publisher = connected(cluster, 0), connected(cluster, 1), connected(cluster, 0)
     older.open("taken")
     older.subscribe("taken/t")
@@ -67,8 +67,8 @@ def test_will(cluster: LocalCluster, ending: Disconnect | None, fires: bool) -> 
     assert watcher.published().payload == b"end"
 
 
-def test_delayed_will_is_cancelled_by_a_return_and_fired_by_the_sessions_end(cluster: LocalCluster) -> None:
-    """[MQTT-3.1.3-9]: in time it is not sent; a Clean Start ends the session, and with it the waiting."""
+def test_delayed_will_cancelled_by_reconnect_and_published_at_session_end(cluster: LocalCluster) -> None:
+    """[MQTT-3.1.3-9]: a reconnect in time cancels it; a Clean Start ends the session, and with it the delay."""
     watcher = connected(cluster, 1)
     watcher.open("watcher-2")
     watcher.subscribe("delayed/#", "mark-2")
@@ -88,8 +88,8 @@ def test_delayed_will_is_cancelled_by_a_return_and_fired_by_the_sessions_end(clu
         assert watcher.published().payload == b"end"
 
 
-def test_message_expires_or_says_what_is_left(cluster: LocalCluster) -> None:
-    """[MQTT-3.3.2-5] [MQTT-3.3.2-6], in the queue of a session that is away."""
+def test_message_expires_or_carries_remaining_interval(cluster: LocalCluster) -> None:
+    """[MQTT-3.3.2-5] [MQTT-3.3.2-6], in the queue of an absent session."""
     expiry: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
     client, publisher = connected(cluster, 0), connected(cluster, 1)
     client.open("expiring", properties=expiry)
@@ -109,7 +109,7 @@ def test_message_expires_or_says_what_is_left(cluster: LocalCluster) -> None:
     assert 0 < int(message.properties[PropertyId.MESSAGE_EXPIRY_INTERVAL]) <= 48  # type: ignore[call-overload]
 
 
-def test_request_and_response(cluster: LocalCluster) -> None:
+def test_request_and_response_properties_unchanged(cluster: LocalCluster) -> None:
     """Response Topic, Correlation Data and user properties arrive unchanged and in order (section 4.10)."""
     requester, responder = connected(cluster, 0), connected(cluster, 1)
     requester.open("requester")

@@ -1,4 +1,4 @@
-"""What the broker itself exports after kills: compacted, audited with the proof, and imported into an empty node."""
+"""Exports made after kills: compacted, audited with the proof, and imported into an empty node."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from wire.sstable.run_reader import verify_manifest
 PHASES = 3
 MESSAGES = 60  # per QoS and phase
 WORK = PHASES * 2 * MESSAGES
-KILL_ONE = {(0, 2): "storage-0"}  # by phase and QoS: who dies while these messages are on their way
-# No edge dies while QoS 2 is on its way: paho publishes what it had released anew if its first reconnect fails.
+KILL_ONE = {(0, 2): "storage-0"}  # by phase and QoS: the node killed while these messages are in flight
+# No edge dies while QoS 2 is in flight: paho publishes released messages again if its first reconnect fails.
 KILL_MANY = {(0, 1): "storage-0", (0, 2): "storage-0", (1, 1): "edge-1", (1, 2): "storage-0", (2, 2): "storage-0"}
 SUBSCRIBERS = 8
 MEMBERS = 2  # of a shared group, absent
@@ -40,7 +40,7 @@ def connected(cluster: LocalCluster, edge: int, client_id: str, *, clean: bool =
 def publish_all(
     client: PahoClient, topic: str, payloads: list[str], qos: int, midway: Callable[[], None] | None = None
 ) -> None:
-    """Publish, do something when half of it is on its way, and wait for every acknowledgement."""
+    """Publish, run a callback when half is in flight, and wait for every acknowledgement."""
     handed: list[paho.MQTTMessageInfo] = []
     for number, payload in enumerate(payloads):
         if midway is not None and number == len(payloads) // 2:
@@ -70,19 +70,19 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_export_and_import_after_kills(folder: Path) -> None:
-    """QoS 1 and 2 to absent and present sessions, storage killed meanwhile: exported, imported, all there."""
+    """QoS 1 and 2 to absent and present sessions, with storage kills: exported, imported, complete."""
     _round(folder, spark=False)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("java") is None, reason="java is missing: apt install openjdk-17-jre-headless")
 def test_audit_proves_and_compacted_runs_restore(folder: Path) -> None:
-    """The same with more kills: the audit finds nothing, LOST is 0, and what is imported was compacted by Spark."""
+    """The same with more kills: the audit has no finding, LOST is 0, and the import reads runs compacted by Spark."""
     pytest.importorskip("pyspark", reason="pyspark is missing: make setup-jobs")
     _round(folder, spark=True)
 
 
-def test_an_export_continues_with_the_new_primaries_of_a_node_that_stops(folder: Path) -> None:
+def test_export_continues_with_new_primaries_when_node_stops(folder: Path) -> None:
     """Symptom: `cannot reach storage`, exit code 4, and the runs of the other nodes were removed."""
     options = ("--plain-port", "0", "--storages", "3", "--edges", "1")
     cluster, runs = LocalCluster(folder / "cluster", *options), folder / "cluster" / "exports" / "runs"
@@ -173,7 +173,7 @@ def _restarted(cluster: LocalCluster, node: str, former: int) -> bool:
 
 
 def _change_and_export_increment(cluster: LocalCluster, runs: Path) -> int:
-    """Publish once more and export the difference; return how much came."""
+    """Publish again and export the difference; return its number of rows."""
     publisher = connected(cluster, 0, "publisher")
     publisher.publish("work/1", "late", 1)
     publisher.close()
@@ -202,7 +202,7 @@ def _audited_and_compacted(folder: Path, runs: Path, ledgers: Path) -> Path:
 
 
 def _proof(runs: Path, ledgers: Path, report: Path) -> dict[str, int]:
-    """Audit, which must find nothing, and return what was proven."""
+    """Audit without findings, and return the proven counts."""
     audited = _job("audit", "--input", str(runs), "--ledger", str(ledgers), "--output", str(report))
     assert audited.returncode == 0, audited.stdout + audited.stderr
     proof: dict[str, int] = json.loads((report / "summary.json").read_text())["proof"]
@@ -219,13 +219,13 @@ def _same_rows_offline(cluster: LocalCluster, folder: Path, full: Path) -> None:
     """The stopped store, exported by path, has the sessions and queues of the live export."""
     export_store(cluster.data / "storage-0" / "store", folder / "offline", None, 1, lambda _: None)
     offline, live = read_manifest(folder / "offline"), read_manifest(full)
-    for kind in ("2", "7"):  # subscriptions, retained: nothing changed them since the base
+    for kind in ("2", "7"):  # subscriptions, retained: unchanged since the base
         counts = [sum(entry.kinds.get(kind, 0) for entry in found.files if entry.full) for found in (offline, live)]
         assert counts[0] == counts[1] > 0, kind
 
 
 def _everything_is_there(cluster: LocalCluster, late: int) -> None:
-    """Each absent session gets every message once, and every retained message stands."""
+    """Assert that each absent session gets every message once, and that every retained message exists."""
     for number in range(SUBSCRIBERS):
         subscriber = connected(cluster, number % 2, f"absent-{number}")
         got = wait_for(subscriber, WORK + 1 + late)

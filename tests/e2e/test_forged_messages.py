@@ -1,4 +1,4 @@
-"""A stolen node's certificate: what it says in the name of others changes nothing, and ends its link."""
+"""A stolen node certificate: messages in the name of other nodes have no effect, and close its link."""
 
 import contextlib
 import itertools
@@ -53,7 +53,7 @@ def link(cluster: LocalCluster, node: str, tier: str, name: str) -> ssl.SSLSocke
     connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, LIFE, "127.0.0.1:1")))
     if tier != "operator" and not (tier == "storage" and node.startswith("edge")):  # no storage node dials an edge
         connection.settimeout(PATIENCE_S)
-        assert connection.recv(HEADER_BYTES)[4] == FrameKind.HELLO  # taken in: what follows is judged by what it says
+        assert connection.recv(HEADER_BYTES)[4] == FrameKind.HELLO  # accepted: later messages are validated by content
     return connection
 
 
@@ -67,8 +67,8 @@ def incarnation(cluster: LocalCluster, node: str) -> int:
     return int(entry["incarnation"])
 
 
-def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
-    """NIST: protect. A "router" that was an edge got half of the shards, and half of all SUBSCRIBEs hung."""
+def test_edge_certificate_registers_as_edge_only(cluster: LocalCluster) -> None:
+    """An edge registered as "router" got half of the shards, and half of all SUBSCRIBEs hung."""
     with link(cluster, "router-0", "edge", "edge-9") as stolen:
         entry = NodeEntry("edge-9", "router", LIFE, "127.0.0.1:1")
         stolen.sendall(control(RegisterRequest(1, entry)))
@@ -76,10 +76,10 @@ def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
     assert "edge-9" not in str(cluster.admin("node", "list"))
 
 
-def test_a_name_that_was_taken_with_a_number_of_the_far_future_is_free_when_it_is_forgotten(
+def test_forget_frees_name_with_far_future_incarnation(
     cluster: LocalCluster,
 ) -> None:
-    """NIST: recover. A stolen certificate kept the node of its name out for good, behind its revocation too."""
+    """A stolen certificate locked out the node of its name permanently, even after its revocation."""
 
     def come(incarnation: int) -> ssl.SSLSocket:
         stolen = connect(cluster, "router-0", authority(cluster).node("edge", "edge-12"))
@@ -101,7 +101,7 @@ def test_a_name_that_was_taken_with_a_number_of_the_far_future_is_free_when_it_i
         assert owner.recv(HEADER_BYTES)[4] == FrameKind.HELLO
 
 
-def test_an_edge_reports_no_partition(cluster: LocalCluster) -> None:
+def test_partition_report_of_edge_refused(cluster: LocalCluster) -> None:
     """An empty report erased every stored subscriber of a partition."""
     with link(cluster, "router-0", "edge", "edge-10") as stolen:
         reports = [SenderReport(partition, 1, 10**9, []) for partition in range(256)]
@@ -109,7 +109,7 @@ def test_an_edge_reports_no_partition(cluster: LocalCluster) -> None:
         assert is_closed(stolen)
 
 
-def test_nobody_beats_for_another_node(cluster: LocalCluster) -> None:
+def test_heartbeat_for_another_node_refused(cluster: LocalCluster) -> None:
     """A hung storage node's lease was kept for 12 s."""
     life = incarnation(cluster, "storage-0")
     with link(cluster, "router-0", "storage", "storage-9") as stolen:
@@ -118,24 +118,24 @@ def test_nobody_beats_for_another_node(cluster: LocalCluster) -> None:
     assert 'event="refused_identity"' in cluster.metrics("router-0")
 
 
-def test_an_operator_pushes_nothing_at_an_edge(cluster: LocalCluster) -> None:
-    """It was made a peer, for ever, and could acknowledge and push; it may look, and nothing else."""
+def test_operator_push_to_edge_refused(cluster: LocalCluster) -> None:
+    """It became a permanent peer, and could acknowledge and push; it may only query."""
     with link(cluster, "edge-0", "operator", "operator") as stolen:
         stolen.sendall(frame(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 1, 0), 1))
         assert is_closed(stolen)
 
 
 @pytest.mark.parametrize("node", ["edge-0", "storage-0"])
-def test_no_node_takes_a_link_that_a_router_dialled(cluster: LocalCluster, node: str) -> None:
-    """NIST: protect. Routers dial no edge and no storage node: who comes so has a stolen certificate."""
+def test_link_to_router_only_node_refused(cluster: LocalCluster, node: str) -> None:
+    """Routers dial no edge and no storage node: such a link has a stolen certificate."""
     with connect(cluster, node, authority(cluster).node("router", "router-9")) as stolen:
         stolen.sendall(encode_hello(NodeIdentity(CLUSTER, "router-9", "router", LIFE, "127.0.0.1:1")))
         assert is_closed(stolen)
     assert re.search(r'"(links_refused_)?hello"\} [1-9]', cluster.metrics(node))
 
 
-def test_a_router_outside_the_group_registers_nothing(cluster: LocalCluster) -> None:
-    """NIST: protect. It got its share of the shards, and each SUBSCRIBE to one of them hung."""
+def test_router_outside_raft_group_cannot_register(cluster: LocalCluster) -> None:
+    """It got its share of the shards, and each SUBSCRIBE to one of them hung."""
     before = cluster.admin("node", "list")
     with link(cluster, "router-0", "router", "router-9") as stolen:
         stolen.sendall(control(RegisterRequest(1, NodeEntry("router-9", "router", LIFE, "127.0.0.1:1"))))
@@ -144,8 +144,8 @@ def test_a_router_outside_the_group_registers_nothing(cluster: LocalCluster) -> 
     assert "router-9" not in str(cluster.admin("node", "list")) and "router-9" not in str(before)
 
 
-def test_a_router_that_is_no_voter_deposes_nobody(cluster: LocalCluster) -> None:
-    """Any message of a higher term ended the leader's term, and a last term of all would end all elections."""
+def test_non_voter_cannot_depose_leader(cluster: LocalCluster) -> None:
+    """Any message of a higher term ended the leader's term, and the maximum term would end all elections."""
     header = ("router-9", "router-0", (1 << 62) - 1, LIFE, 99, 0)
     lies: list[raft.RaftMessage] = [
         raft.AppendEntries(*header, 0, 0, 0, 1),
@@ -165,7 +165,7 @@ def test_a_router_that_is_no_voter_deposes_nobody(cluster: LocalCluster) -> None
 
 
 def raft_figures(cluster: LocalCluster) -> dict[str, float]:
-    """Return the router's term, whether it leads, and how much of strangers it dropped."""
+    """Return the router's term, whether it leads, and its count of dropped foreign messages."""
     page = cluster.metrics("router-0")
     names = {"term": "raft_term", "leader": "raft_leader", "dropped": 'raft_dropped_total{reason="not_of_the_group"}'}
     found = {key: re.search(rf"^stratamq_{re.escape(name)} (\S+)$", page, re.MULTILINE) for key, name in names.items()}
@@ -173,8 +173,8 @@ def raft_figures(cluster: LocalCluster) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("tier", ["edge", "storage"])
-def test_a_forged_acknowledgement_is_none(cluster: LocalCluster, tier: str) -> None:
-    """PUBACK came after 4 ms while storage stood still, and the message was lost with it."""
+def test_forged_acknowledgement_ignored(cluster: LocalCluster, tier: str) -> None:
+    """PUBACK arrived after 4 ms while storage was stopped, and the message was lost."""
     life = incarnation(cluster, "edge-0")
     client = mqtt_client(cluster, f"forged-{tier}", f"forged/{tier}")
     with closing(client), link(cluster, "edge-0", tier, f"{tier}-11") as stolen:
@@ -197,8 +197,8 @@ def test_a_forged_acknowledgement_is_none(cluster: LocalCluster, tier: str) -> N
 
 
 @pytest.mark.parametrize("tier", ["edge", "storage"])
-def test_a_forged_push_reaches_nobody(cluster: LocalCluster, tier: str) -> None:
-    """Any node could hand a client messages that nobody published."""
+def test_forged_push_reaches_no_client(cluster: LocalCluster, tier: str) -> None:
+    """Any node could send a client messages that no client had published."""
     client_id = f"pushed-{tier}"
     partition = crc32(client_id.encode()) % 256
     client = mqtt_client(cluster, client_id, f"pushed/{tier}")
@@ -211,7 +211,7 @@ def test_a_forged_push_reaches_nobody(cluster: LocalCluster, tier: str) -> None:
             stolen.sendall(frame(FrameKind.PUSH, b"".join(map(encode_push, forged)), 1))
         assert is_closed(stolen)
         client.send(packets.publish(f"pushed/{tier}".encode(), b"m", 1, 9))
-        # What comes back for it comes behind what was forged.
+        # The replies for it follow the forged message.
         received = [client.next_bytes() for _ in range(2)]
         assert PUBACK in received and b"forged" not in b"".join(received)
 
@@ -232,7 +232,7 @@ def raft_flood(name: str) -> bytes:
     return raft.encode_message(raft.AppendEntries(name, "router-0", 1, LIFE, 99, 0, 0, 0, 0, 1, entries))
 
 
-FLOODS: dict[str, tuple[str, str, int, Callable[[str], bytes]]] = {  # to whom, tier, kind of frame, by name
+FLOODS: dict[str, tuple[str, str, int, Callable[[str], bytes]]] = {  # target, tier, kind of frame, by name
     "an edge, messages to shards": (
         "router-0",
         "edge",
@@ -257,10 +257,10 @@ FLOODS: dict[str, tuple[str, str, int, Callable[[str], bytes]]] = {  # to whom, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_over_one_link_fills_no_node_and_ends_no_lease(cluster: LocalCluster, flood: str) -> None:
-    """NIST: protect. Every heartbeat waited behind it: all nodes lost their leases, and began anew.
+def test_link_flood_keeps_leases_and_bounds_memory(cluster: LocalCluster, flood: str) -> None:
+    """Every heartbeat waited behind it: all nodes lost their leases, and restarted.
 
-    What is stored is stored meanwhile, and comes.
+    Durable messages are stored meanwhile, and arrive.
     """
     target, tier, kind, payload_of = FLOODS[flood]
     name = f"{tier}-{21 + list(FLOODS).index(flood)}"
@@ -295,8 +295,7 @@ def send_until(over: float, stolen: ssl.SSLSocket, kind: int, payload: bytes) ->
     raise AssertionError
 
 
-def test_floods_are_seen(cluster: LocalCluster) -> None:
-    """Links that are not read are counted where they are not read."""
+def test_unread_links_are_counted(cluster: LocalCluster) -> None:
     for node in ("router-0", "storage-0"):
         assert re.search(r"^stratamq_links_paused_total [0-9]", cluster.metrics(node), re.MULTILINE)
 

@@ -46,7 +46,7 @@ def offer(to: socket.socket, given: socket.socket, listener: str) -> HandoffRepl
     return HandoffReply(to.recv(2)[0])
 
 
-def test_clients_stay_when_the_balancer_is_gone(cluster: LocalCluster) -> None:
+def test_clients_stay_when_balancer_is_gone(cluster: LocalCluster) -> None:
     """In clear and with TLS from end to end."""
     context = ssl.create_default_context(cafile=cluster.authority)
     clients = []
@@ -76,8 +76,8 @@ def test_clients_stay_when_the_balancer_is_gone(cluster: LocalCluster) -> None:
     assert (counts["handed_over_taken"], counts["handed_over_no_listener"]) == (3, 1)
 
 
-def test_an_edge_that_stops_takes_nobody(cluster: LocalCluster) -> None:
-    """While it ends in order it says so, and then its socket is gone; another process takes its place."""
+def test_stopping_edge_accepts_no_client(cluster: LocalCluster) -> None:
+    """A stopping edge reports it, then removes its socket; another process takes its place."""
     pid = cluster.pid("edge-0")
     client, given = accepted()
     answers = set()

@@ -73,7 +73,7 @@ class Balanced:
         return self.ports[self.route] if (listener, self.route[1]) == self.route else self.edge.port(listener)
 
     def servers(self) -> list[dict[str, str]]:
-        """Return what HAProxy says of its servers."""
+        """Return HAProxy's status of its servers."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(TIMEOUT_S)
             asking.connect(self.status)
@@ -130,8 +130,8 @@ def test_clients_behind_haproxy(balanced: Balanced, route: tuple[str, str]) -> N
             client.close()
 
 
-def test_checks_are_no_clients_and_no_errors(balanced: Balanced) -> None:
-    """Health checks, LOCAL or with a header that names nobody, are counted as what they are."""
+def test_health_checks_counted_separately(balanced: Balanced) -> None:
+    """Health checks, LOCAL or with a header without an address, count neither as clients nor as errors."""
     deadline = time.monotonic() + TIMEOUT_S
     while (events := balanced.edge.events(balanced.cluster)).get("proxy_checks", 0) < 3 * len(ROUTES):
         assert time.monotonic() < deadline, events
@@ -155,8 +155,8 @@ def test_checks_of_tls_and_mqtt_are_answered(balanced: Balanced) -> None:
     assert {rows[kind]["status"] for kind in kinds} == {"UP"}
 
 
-def test_a_stranger_is_not_believed(balanced: Balanced) -> None:
-    """A connection from outside ``proxy_trusted`` is closed before it can say who it is."""
+def test_proxy_header_of_untrusted_address_refused(balanced: Balanced) -> None:
+    """A connection from outside ``proxy_trusted`` is closed before its header is used."""
     with socket.create_connection(("127.0.0.1", balanced.edge.port("far")), TIMEOUT_S) as stranger:
         stranger.settimeout(TIMEOUT_S)
         try:

@@ -59,7 +59,7 @@ def resident_bytes(cluster: LocalCluster) -> int:
 
 @contextmanager
 def ends_within(process: "subprocess.Popen[str]", seconds: float) -> Iterator[None]:
-    """Kill a process that lasts longer: nobody waits for what it would have said."""
+    """Kill a process after its deadline; its output is lost."""
     timer = threading.Timer(seconds + 30, process.kill)
     timer.start()
     try:
@@ -69,7 +69,7 @@ def ends_within(process: "subprocess.Popen[str]", seconds: float) -> Iterator[No
 
 
 def attack(count: int, seconds: float) -> tuple[list[float], int, dict[str, list[int]]]:
-    """Return latencies of the pair during an attack, growth of the edge's memory in bytes, and what came of it."""
+    """Return latencies of the pair during an attack, growth of the edge's memory in bytes, and the attackers' counts."""
     with local_cluster("--edges", "1", "--ws-port", "0", "--set", "edge.connect_timeout_s=2") as cluster:
         plain, websocket = cluster.port(0, "plain"), cluster.port(0, "ws")
         pair = Pair(plain)
@@ -105,12 +105,12 @@ def judge(count: int, latencies: list[float], growth: int, totals: dict[str, lis
 
 @timed
 def test_honest_pair_among_some_hostile_clients() -> None:
-    """NIST: protect. A hundred of them for a few seconds."""
+    """100 hostile clients for a few seconds."""
     judge(104, *attack(104, 5.0))
 
 
 @pytest.mark.slow
 @timed
 def test_honest_pair_among_a_thousand_hostile_clients() -> None:
-    """A thousand for half a minute."""
+    """1 000 for half a minute."""
     judge(1001, *attack(1001, 30.0))

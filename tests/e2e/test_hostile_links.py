@@ -26,10 +26,11 @@ from wire.messages.nodes import FollowMap, Heartbeat, RegisterRequest
 
 CLUSTER = "stratamq"
 NODES = ("edge-0", "router-0", "storage-0")
-NESTED = b"\x82\xa7version\x01\xa1z" + b"\x91" * 3900  # a HELLO that decodes, but for what an unknown field holds
+# a HELLO that decodes except for the nested value of an unknown field
+NESTED = b"\x82\xa7version\x01\xa1z" + b"\x91" * 3900
 NESTED_CONTROL = b"\x82\xa4type\xa9FollowMap\xa1z" + b"\x91" * 10_000
 STRANGERS = 400
-AT_ONCE_S = 3.0  # below the time that a stranger has for its HELLO, and enough for a busy machine
+AT_ONCE_S = 3.0  # below the timeout of a HELLO, and enough for a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def authority(cluster: LocalCluster) -> DevelopmentAuthority:
-    """Return what signed the cluster's nodes."""
+    """Return the authority that signed the cluster's nodes."""
     return DevelopmentAuthority(cluster.data / "tls", CLUSTER, datetime.datetime.now(datetime.UTC))
 
 
@@ -55,7 +56,7 @@ def frame(kind: int, payload: bytes, number: int = 0) -> bytes:
 
 
 def registered_link(cluster: LocalCluster, node: str, tier: str, name: str, incarnation: int) -> ssl.SSLSocket:
-    """Return a link to an edge or a storage node of a thief who registered: others get none. It lives for a lease."""
+    """Return a link to an edge or a storage node of a registered thief, as required. It lives for a lease."""
     files = authority(cluster).node(tier, name)
     hello = encode_hello(NodeIdentity(CLUSTER, name, tier, incarnation, "127.0.0.1:1"))
     until = time.monotonic() + PATIENCE_S
@@ -77,7 +78,7 @@ def registered_link(cluster: LocalCluster, node: str, tier: str, name: str, inca
 
 
 def is_closed(connection: socket.socket, seconds: float = AT_ONCE_S) -> bool:
-    """Whether the other side closes within a time; what it says before is read and forgotten."""
+    """Return whether the other side closes within a time; earlier input is discarded."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         connection.settimeout(left)
@@ -102,8 +103,8 @@ def alive(cluster: LocalCluster, node: str) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_client_certificate_is_refused_unread(cluster: LocalCluster, node: str) -> None:
-    """Right after the handshake: no HELLO was sent."""
+def test_client_certificate_refused_before_hello(cluster: LocalCluster, node: str) -> None:
+    """Refused after the handshake: no HELLO was sent."""
     before = pids(cluster)
     with connect(cluster, node, authority(cluster).client("client")) as stranger:
         assert is_closed(stranger)
@@ -117,7 +118,7 @@ def test_a_client_certificate_is_refused_unread(cluster: LocalCluster, node: str
 
 @pytest.mark.parametrize("node", NODES)
 def test_nested_hello_of_a_node(cluster: LocalCluster, node: str) -> None:
-    """A node's certificate does not make it readable."""
+    """Refused despite a node's certificate."""
     before = pids(cluster)
     with connect(cluster, node, authority(cluster).node("edge", "edge-8")) as link:
         link.sendall(frame(FrameKind.HELLO, NESTED))
@@ -128,7 +129,7 @@ def test_nested_hello_of_a_node(cluster: LocalCluster, node: str) -> None:
 
 @pytest.mark.parametrize("node", NODES)
 def test_nested_control_of_a_node(cluster: LocalCluster, node: str) -> None:
-    """The link that carries it is closed; this incarnation of its sender is not let in again, the next one is."""
+    """Its link is closed; this incarnation of the sender stays refused, the next one is accepted."""
     before = pids(cluster)
     name = f"edge-for-{node}"
     files = authority(cluster).node("edge", name)
@@ -165,10 +166,10 @@ ELSEWHERE = tuple(f"127.0.7.{number}" for number in range(1, 5))
         pytest.param(ELSEWHERE, BEGUN, id="of four others, begun", marks=pytest.mark.slow),
     ],
 )
-def test_operators_and_nodes_get_in_beside_idle_connections(
+def test_operators_and_nodes_connect_beside_idle_connections(
     cluster: LocalCluster, sources: tuple[str, ...], said: bytes
 ) -> None:
-    """NIST: protect. 400 connections at each port of links, again when they are closed: status, and a restart."""
+    """400 connections at each link port, reopened when closed: status, and a restart."""
     with contextlib.ExitStack() as stack:
         for node in NODES:
             host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
@@ -189,10 +190,10 @@ def refused(cluster: LocalCluster, node: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
-def test_what_opens_links_is_no_mqtt_client(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Certificates of nodes and operators, of either authority, get 0x87; a client's is taken, and a gateway's.
+def test_link_certificates_refused_as_mqtt_clients(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Certificates of nodes and operators, of either authority, get 0x87; those of clients and gateways are accepted.
 
-    `$gateway/` is the gateway's alone.
+    `$gateway/` is reserved for gateways.
     """
     devices = DevelopmentAuthority(tmp_path / "devices", "devices", datetime.datetime.now(datetime.UTC))
     mutual = {"tls": True, "client_ca": str(devices.certificate), "require_client_certificate": True}
@@ -224,8 +225,8 @@ def test_what_opens_links_is_no_mqtt_client(cluster: LocalCluster, tmp_path: Pat
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_gateway_follows_the_map_at_a_router_and_nowhere_else(cluster: LocalCluster, node: str) -> None:
-    """Edges and storage nodes close after the handshake, a router at the first thing that a node alone may say."""
+def test_gateway_follows_map_only_at_routers(cluster: LocalCluster, node: str) -> None:
+    """Edges and storage nodes close after the handshake, a router at the first message that is reserved for nodes."""
     files = authority(cluster).gateway(f"g-{node}")
     with connect(cluster, node, files) as link:
         if node != "router-0":

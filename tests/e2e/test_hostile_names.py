@@ -1,6 +1,6 @@
-"""Hostile names over real sockets: users, client IDs and certificates that some authenticator lets in as they are.
+"""Hostile names over real sockets: users, client IDs and certificates that an authenticator accepts unchanged.
 
-They reach nothing of others, and no line of the log, of the audit or of a list is theirs.
+They access no topic of other clients, and inject no line into the log, the audit or a list.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ COMMON_NAME_MAX = 64  # characters, by X.520
 
 
 class Place(NamedTuple):
-    """An edge whose authenticators let everybody in."""
+    """An edge whose authenticators accept every client."""
 
     cluster: LocalCluster
     edge: ExtraEdge
@@ -80,7 +80,7 @@ def connect_bytes(client_id: bytes, user: bytes | None) -> bytes:
 
 
 def reaches(client: BlockingClient, own: str) -> list[str]:
-    """Return what of others a client may publish to or subscribe to."""
+    """Return the foreign topics that a client may publish or subscribe to."""
     found = []
     for topic in VICTIMS:
         if topic.startswith((f"of/{own}/", f"at/{own}/")):
@@ -96,7 +96,7 @@ def reaches(client: BlockingClient, own: str) -> list[str]:
 
 
 def come(client: BlockingClient, client_id: str, user: str | None, own: str) -> int:
-    """Send CONNECT; return its code, 0x100 where no packet may have such a name, and check what it may do."""
+    """Send CONNECT, check the client's permissions, and return the code; 0x100 if no packet may have such a name."""
     encode = [one.encode("utf-8", "surrogatepass") for one in (client_id, user or "")]
     client.send(connect_bytes(encode[0], encode[1] if user is not None else None))
     with contextlib.suppress(ConnectionError):
@@ -109,8 +109,8 @@ def come(client: BlockingClient, client_id: str, user: str | None, own: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_of_a_user_or_client_reaches_nothing_of_others(place: Place, name: str) -> None:
-    """NIST: protect. Signs of filters, NUL, control characters, 65 535 bytes, look-alikes: refused, or a name alone."""
+def test_hostile_user_or_client_name_gets_own_topics_only(place: Place, name: str) -> None:
+    """Wildcard characters, NUL, control characters, 65 535 bytes, homoglyphs: refused, or only a name."""
     text = NAMES[name]
     for client_id, user in (("c", text), (text, "nobody")):
         with contextlib.closing(BlockingClient(place.edge.port("asks"))) as client:
@@ -142,8 +142,8 @@ def certificate_of(authority: Path, common_name: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("name", [name for name, text in NAMES.items() if len(text) <= COMMON_NAME_MAX])
-def test_a_name_of_a_certificate_reaches_nothing_of_others(place: Place, name: str) -> None:
-    """NIST: protect. The authority signed whatever its customer asked for."""
+def test_hostile_certificate_name_gets_own_topics_only(place: Place, name: str) -> None:
+    """The authority signed any name that its customer requested."""
     context = ssl.create_default_context(cafile=place.cluster.authority)
     context.load_cert_chain(*certificate_of(place.devices, NAMES[name]))
     with contextlib.closing(BlockingClient(place.edge.port("mutual"))) as client:
@@ -151,8 +151,8 @@ def test_a_name_of_a_certificate_reaches_nothing_of_others(place: Place, name: s
         come(client, "c", None, NAMES[name])
 
 
-def test_no_line_of_a_log_an_audit_or_a_list_is_a_strangers(place: Place) -> None:
-    """NIST: detect. Whole lines of JSON, a whole chain, lists that move no terminal; nothing is lost of the names."""
+def test_hostile_names_inject_no_line_into_logs_audits_or_lists(place: Place) -> None:
+    """Logs have whole JSON lines, the audit an intact chain, lists no control characters; names stay complete."""
     with contextlib.ExitStack() as stack:
         there = set()
         for text in NAMES.values():

@@ -1,8 +1,8 @@
-"""Clients whose subscriptions touch many topics stall no node: leases stand, and an honest pair keeps its latency.
+"""Subscriptions to many topics stall no node: leases are kept, and an honest pair keeps its latency.
 
 Real processes and sockets, one attack after the other. The pair's messages go to a stored session at another edge,
-every other one on a topic that nobody used before: so each tier is part of its round trips. What the nodes and the pair
-waited for a processor meanwhile does not count, so that other work on the machine is no stall.
+every other one on a new topic: so each tier is part of its round trips. Scheduling delays of the nodes and the pair
+are subtracted, so other work on the machine does not count as a stall.
 """
 
 import json
@@ -30,20 +30,20 @@ ROOT = Path(__file__).parents[2]
 MIB = 1024 * 1024
 WINDOW = 500  # messages of the filling publisher that wait for PUBACK
 ATTEMPTS = 3  # of an attack under which the pair was slow, as on a busy machine
-CLOCK_S = 0.001  # the finest latency that means something, once waits for a processor are taken off
-STORAGE_S = 0.05  # a stored session's storage node also looks up and sends the retained messages of its filters
+CLOCK_S = 0.001  # the finest meaningful latency after subtraction of scheduling delays
+STORAGE_S = 0.05  # the storage node of a stored session also finds and sends retained messages
 PAUSE_S = 0.004  # between two messages of the pair
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Counts, times and limits of one run."""
 
     retained: int
     cached: int
     filters: int
     leavers: int
-    seconds: float  # that somebody subscribes, or comes, and goes
+    seconds: float  # duration of one attack
     groups: int
     topics: int  # of the groups
     flood_s: float
@@ -53,7 +53,7 @@ class Scale:
     growth_max: int
 
 
-# By default a stall is what lasts half a second each time, since other tests run beside; the slow run holds the bar.
+# The default limit is half a second, since other tests run at the same time; the slow run uses the real limit.
 DEFAULT = Scale(1_500, 1_500, 1_000, 200, 2.0, 200, 500, 1.0, 1.0, 0.3, 0.5, 128 * MIB)
 LARGE = Scale(300_000, 65_536, 1_000, 1_000, 5.0, 1_000, 65_536, 120.0, 3.0, 5.0, 0.02, 256 * MIB)
 
@@ -71,7 +71,7 @@ class Pair:
         self.longest_s = 0.0  # by the clock
 
     def round_trip_s(self) -> float:
-        """Send one message; return when it had come and both sides had what they need."""
+        """Send one message; return the time until it arrived and both sides have their acknowledgements."""
         self.number += 1
         waited = self._waited_s()
         topic_name = f"honest/{self.number}" if self.number % 2 else "honest/same"
@@ -86,7 +86,7 @@ class Pair:
         return max(0.0, wall_s - (self._waited_s() - waited))
 
     def _waited_s(self) -> float:
-        """Return for how long these processes, which could have run, had no processor; 0 if the kernel does not say."""
+        """Return the time that these processes waited for a CPU; 0 if the kernel does not report it."""
         with suppress(FileNotFoundError):
             paths = [Path(f"/proc/{pid}/schedstat") for pid in self._pids] + [Path("/proc/thread-self/schedstat")]
             return sum(int(path.read_text().split()[1]) for path in paths) / 1e9
@@ -108,7 +108,7 @@ def p99(latencies: list[float]) -> float:
 
 
 def fill(ports: list[int], scale: Scale) -> None:
-    """Retained messages, each of whose topics the first edge caches as far as it can; then the other edges likewise."""
+    """Publish retained messages, whose topics the first edge caches up to its limit; then the other edges likewise."""
     client = Attacker(ports[0], b"fill")
     for start in range(0, scale.retained, WINDOW):
         numbers = range(start, min(scale.retained, start + WINDOW))
@@ -168,7 +168,7 @@ def attack(pair: Pair, ports: list[int], scale: Scale, kind: str, count: int, se
 
 
 def lives(cluster: LocalCluster) -> dict[str, Any]:
-    """What changes when a node dies, or is only thought to be dead."""
+    """Return the values that change when a node dies or is suspected dead."""
     status = cluster.admin("cluster", "status")
     nodes = {node["node"]: (node["state"], node["incarnation"], node["primaries"]) for node in status["nodes"]}
     pids = {name: node["pid"] for name, node in cluster.state["nodes"].items()}

@@ -1,6 +1,6 @@
-"""Hostile tokens of real clients, and servers of keys that lie: nobody gets in, and the edge goes on as it was.
+"""Hostile tokens of real clients, and lying key servers: no client is accepted, and the edge keeps its latency.
 
-Each wrong token but those of the wrong algorithm has the right signature: what refuses it is what it says.
+Each wrong token but those of the wrong algorithm has the right signature: its content is refused.
 """
 
 import base64
@@ -31,7 +31,7 @@ SET_KEY = ed25519.Ed25519PrivateKey.generate()
 PEM = RSA_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 DER = RSA_KEY.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 DIGESTS = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hashlib.sha512}
-# What the path says becomes of the answer: each listener has a server that lies in a way of its own.
+# The path selects the answer: each listener has its own kind of lying server.
 KEYS = """
 import gzip
 PACKED = gzip.compress(b" " * (30 << 20))
@@ -115,7 +115,7 @@ def part(value: object) -> bytes:
 
 
 def signed(claims: object, header: dict[str, object] | None = None) -> bytes:
-    """Return a token that our key signed, whatever it says."""
+    """Return a token with any claims, signed by our key."""
     body = part({"alg": "RS256", "kid": "public", **(header or {})}) + b"." + part(claims)
     return body + b"." + part(jwt.get_algorithm_by_name("RS256").sign(body, RSA_KEY))
 
@@ -125,7 +125,7 @@ def claims(**more: object) -> dict[str, object]:
 
 
 def other_algorithms() -> Iterator[tuple[str, bytes]]:
-    """Yield tokens without a signature, and some that are signed by what everybody may know: the public key."""
+    """Yield tokens without a signature, and some that are signed with public data: the public key."""
     for name in ("none", "None", "NONE", "nOnE", ""):
         body = part({"alg": name, "kid": "public"}) + b"." + part(claims())
         yield f"alg {name!r}", body + b"."
@@ -171,7 +171,7 @@ def other_claims() -> Iterator[tuple[str, bytes]]:
 
 
 def test_hostile_tokens(place: Place) -> None:
-    """NIST: protect. Alg none, HMAC with the public key, 4 000 claims, 1 000 levels, other types, times of 2^63."""
+    """Alg none, HMAC with the public key, 4 000 claims, 1 000 levels, other types, times of 2^63."""
     wrong = [*other_algorithms(), *((name, signed(said)) for name, said in other_claims())]
     assert place.comes(signed(claims())) == 0
     before = place.resident()
@@ -182,8 +182,8 @@ def test_hostile_tokens(place: Place) -> None:
     assert place.comes(signed(claims())) == place.comes(signed(claims()), auth=True) == 0
 
 
-def test_a_hostile_renewal_ends_its_connection(place: Place) -> None:
-    """NIST: protect. The same by AUTH of a client that is there: it goes, and gets nothing by what it sent."""
+def test_hostile_renewal_closes_connection(place: Place) -> None:
+    """The same by AUTH of a connected client: it is disconnected, and receives no message by its invalid token."""
     method: Properties = {PropertyId.AUTHENTICATION_METHOD: "JWT"}
     for name, token in list(other_algorithms())[::5] + [(name, signed(said)) for name, said in other_claims()][::5]:
         client = BlockingClient(place.edge.port("public"))
@@ -195,10 +195,10 @@ def test_a_hostile_renewal_ends_its_connection(place: Place) -> None:
         client.close()
 
 
-def test_servers_of_keys_that_lie(place: Place) -> None:
-    """NIST: protect. A redirect to loopback, 1 GB, a byte a second, hung, cut, packed, of another type: no key of it.
+def test_keys_of_lying_servers_ignored(place: Place) -> None:
+    """A redirect to loopback, 1 GB, a byte a second, hung, cut, compressed, of another type: no key is used.
 
-    Its clients are told 0x88, and the listeners beside go on.
+    Its clients get 0x88, and the other listeners keep working.
     """
     token = jwt.encode(claims(), SET_KEY, "EdDSA", headers={"kid": "set"}).encode()
     before = place.resident()

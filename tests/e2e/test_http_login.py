@@ -1,4 +1,4 @@
-"""Clients of which a real HTTP server in a process of its own decides: it allows, denies, lies, hangs and dies."""
+"""Clients authenticated by a real HTTP server in its own process: it allows, denies, lies, hangs and dies."""
 
 import contextlib
 import json
@@ -91,7 +91,7 @@ class Place(NamedTuple):
         return {outcome: float(count) for outcome, count in found}
 
     def closed(self) -> None:
-        """Wait until the breaker lets everybody ask."""
+        """Wait until the circuit breaker is closed."""
         deadline = time.monotonic() + TIMEOUT_S
         while (got := code(self.port, user=f"nobody-{time.monotonic()}", password="x")) != 0x86:
             assert got == 0x88 and time.monotonic() < deadline
@@ -136,7 +136,7 @@ def publishes(port: int, user: str, topic: str) -> int:
 
 
 def test_allow_deny_and_ignore(place: Place) -> None:
-    """The server sees what EMQX's would; who is unknown to it is unknown."""
+    """The server receives EMQX's request; a user unknown to it is unknown."""
     place.says(ann={"body": ALLOW}, bob={"body": {"result": "deny"}}, eve={"status": 204, "length": 0})
     assert code(place.port, user="ann", password="secret") == 0
     assert code(place.port, user="bob", password="x") == 0x86
@@ -148,8 +148,8 @@ def test_allow_deny_and_ignore(place: Place) -> None:
     assert code(place.port) == 0x87 and len(place.asked()) == before, "nobody is asked about a client without a name"
 
 
-def test_rules_of_the_answer_count_and_nothing_else_does(place: Place) -> None:
-    """With http_acl the answer's rules; a client without any may nothing; is_superuser gives what the listener says."""
+def test_only_rules_of_http_answer_apply(place: Place) -> None:
+    """With http_acl the answer's rules; without rules all is denied; is_superuser gives the listener's configured role."""
     place.says(
         ann={"body": {**ALLOW, "acl": RULES}},
         bare={"body": ALLOW},
@@ -167,7 +167,7 @@ def test_rules_of_the_answer_count_and_nothing_else_does(place: Place) -> None:
     assert code(place.edge.port("plain"), user="ann", password="x") == 0x88, "rules where the listener takes none"
 
 
-def test_a_connection_ends_as_the_answer_says(place: Place) -> None:
+def test_connection_ends_at_time_of_answer(place: Place) -> None:
     for life_s in (2, 10, 60):  # longer on a machine that needs so long until it is connected
         place.says(ann={"body": {**ALLOW, "expire_at": time.time() + life_s}})
         client, outcome = come(place.port, user="ann", password="x")
@@ -180,7 +180,7 @@ def test_a_connection_ends_as_the_answer_says(place: Place) -> None:
     client.loop_stop()
 
 
-def test_answers_are_kept_until_the_policy_or_a_reload_takes(place: Place) -> None:
+def test_answers_cached_until_policy_change_or_reload(place: Place) -> None:
     kept = {"body": ALLOW, "headers": {"Cache-Control": "max-age=300"}}
     place.says(cora=kept)
 
@@ -201,8 +201,8 @@ def test_answers_are_kept_until_the_policy_or_a_reload_takes(place: Place) -> No
         assert code(place.port, user="cora", password="x") == 0 and time.monotonic() < deadline
 
 
-def test_c7_an_absent_client_receives_nothing_by_rules_that_the_answer_has_no_more(place: Place) -> None:
-    """NIST: respond. What was queued by a rule of the former answer is not delivered, and its filter is gone."""
+def test_c7_rules_removed_from_answer_stop_delivery_to_absent_client(place: Place) -> None:
+    """Messages queued by a rule of the former answer are not delivered, and its filter is removed."""
 
     def answers(*topics: str) -> dict[str, Any]:
         allowed = [{"permission": "allow", "action": "all", "topic": topic} for topic in topics]
@@ -232,11 +232,8 @@ def test_c7_an_absent_client_receives_nothing_by_rules_that_the_answer_has_no_mo
         assert client.take().topic_name == "end"
 
 
-def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None:
-    """A redirect to loopback, 1 GB, a byte a second, half an answer, another type: 0x88; a client that stands stays.
-
-    NIST: protect.
-    """
+def test_hostile_answers_refused_without_effect_on_others(place: Place) -> None:
+    """A redirect to loopback, 1 GB, a byte a second, half an answer, another type: 0x88; connected clients stay."""
     place.says(
         ann={"body": {**ALLOW, "acl": RULES}},
         moved={"status": 307, "headers": {"Location": place.server.url("/other")}, "body": ALLOW},
@@ -260,8 +257,8 @@ def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None
     place.closed()
 
 
-def test_a_server_that_hangs(place: Place) -> None:
-    """0x88 after its time, then at once while the breaker is open; back within seconds; who stands stays."""
+def test_hung_server_opens_breaker(place: Place) -> None:
+    """0x88 after the timeout, then at once while the breaker is open; recovers within seconds; connected clients stay."""
     place.closed()
     place.says(ann={"body": {**ALLOW, "acl": RULES}})
     stands, standing = come(place.port, user="ann", password="x")
@@ -287,8 +284,8 @@ def test_a_server_that_hangs(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_clients_that_stand_beside_a_server_that_hangs(place: Place) -> None:
-    """NIST: protect. P99 of a pair: 1.2 times, at most, what it is beside the same logins while the server answers."""
+def test_latency_of_connected_clients_while_server_hangs(place: Place) -> None:
+    """P99 of a pair: at most 1.2 times its value beside the same logins while the server answers."""
     seconds, rate = 15.0, 40
     rules = [{"permission": "allow", "action": "all", "topic": "pair/#"}]
     may = {"body": {**ALLOW, "acl": rules}}

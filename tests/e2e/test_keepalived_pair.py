@@ -12,7 +12,7 @@ AGAIN_S = 3.0
 
 
 @pytest.mark.slow
-def test_the_other_balancer_takes_the_address() -> None:
+def test_other_balancer_takes_floating_address() -> None:
     """Two hosts in namespaces; the balancer that has the address is killed."""
     for program in ("keepalived", "curl"):
         if shutil.which(program) is None:

@@ -56,14 +56,14 @@ def ban(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
 
 
 def kill_and_wait(cluster: LocalCluster, node: str) -> None:
-    """Kill a process of the cluster, and wait until it stands again."""
+    """Kill a process of the cluster, and wait until it is ready again."""
     before = cluster.pid(node)
     cluster.kill(node)
     cluster.wait_for(lambda: cluster.is_started_again(node, before), f"{node} again")
 
 
-def test_the_command_is_killed(cluster: LocalCluster) -> None:
-    """At any moment from its start to its end; who had an exit code of 0 is banned, and the same word again does it."""
+def test_killed_command_applies_change_or_not(cluster: LocalCluster) -> None:
+    """Killed at any time from start to end; after exit code 0 the ban exists, and repeating the command creates it."""
     rng = random.Random(22)
     done = set()
     for number in range(ROUNDS):
@@ -84,8 +84,8 @@ def test_the_command_is_killed(cluster: LocalCluster) -> None:
     assert sorted(now) == [f"command-{number}" for number in range(ROUNDS)]
 
 
-def test_the_service_is_killed(cluster: LocalCluster, token: str) -> None:
-    """A change that it answered stands; one that it did not is there whole or not at all, and its repeat is one ban."""
+def test_killed_service_keeps_acknowledged_changes(cluster: LocalCluster, token: str) -> None:
+    """An acknowledged change persists; another one exists completely or not at all, and its repeat is one ban."""
     rng = random.Random(23)
     headers = {"Authorization": f"Bearer {token}"}
     for number in range(ROUNDS // 2):
@@ -113,8 +113,8 @@ def test_the_service_is_killed(cluster: LocalCluster, token: str) -> None:
     assert sorted(now) == [f"service-{number}" for number in range(ROUNDS // 2)]
 
 
-def test_the_leading_router_is_killed(cluster: LocalCluster) -> None:
-    """The command asks on through the election: its order is carried out once, or it says that it does not know."""
+def test_killed_leader_applies_order_once(cluster: LocalCluster) -> None:
+    """The command retries through the election: its order is applied once, or the result is reported as unknown."""
     rng = random.Random(24)
     for number in range(ROUNDS // 2):
         name = f"router-{number}"
@@ -131,8 +131,8 @@ def test_the_leading_router_is_killed(cluster: LocalCluster) -> None:
         assert process.returncode != 4 or said.count("\n") <= 4, said
 
 
-def test_a_thousand_streams_at_once(cluster: LocalCluster, token: str) -> None:
-    """So many as there may be are served, the others are refused at once, others are served, and places come back."""
+def test_thousand_streams_bounded_and_released(cluster: LocalCluster, token: str) -> None:
+    """Streams up to the limit are served, more are refused at once, other requests are served, and slots are released."""
     base = served(cluster)
     host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
     cookie = httpx.post(f"{base}/login", json={"token": token}, timeout=PATIENCE_S).headers["set-cookie"]

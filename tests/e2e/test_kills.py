@@ -1,8 +1,8 @@
-"""Real processes are killed with -9 under reconnecting clients: nothing accepted is lost, nothing of QoS 2 comes twice.
+"""Kill real processes with -9 under reconnecting clients: no accepted message is lost, no QoS 2 message repeated.
 
-One process at a time, of any tier, when the cluster is whole again (docs/guarantees.md). The clients and the judge are
-those of ``stratamq record`` and ``stratamq check``. The long form: ``pytest -m slow tests/e2e/test_kills.py``, or with
-another number of kills ``STRATAMQ_KILLS=300``; by hand ``python -m tests.e2e.test_kills --kills 100``.
+One process at a time, of any tier, when the cluster is whole again (docs/guarantees.md). The clients and the checker
+are those of ``stratamq record`` and ``stratamq check``. The long form: ``pytest -m slow tests/e2e/test_kills.py``, or
+with another number of kills ``STRATAMQ_KILLS=300``; by hand ``python -m tests.e2e.test_kills --kills 100``.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Killer:
 
 
 def kill_and_judge(kills: int, seed: int, say: Callable[[str], None], rate: float = 15.0) -> HistoryVerdict:
-    """Run the workload of durable queues while processes are killed, and judge what its clients saw."""
+    """Run the workload of durable queues while processes are killed, and check its history."""
     sink = io.BytesIO()
     with local_cluster(*SHAPE) as cluster:
         brokers = tuple(("127.0.0.1", cluster.port(edge, "plain")) for edge in range(2))
@@ -85,7 +85,7 @@ def kill_and_judge(kills: int, seed: int, say: Callable[[str], None], rate: floa
 
 
 def check(verdict: HistoryVerdict) -> None:
-    """Nothing lost, nothing twice, nothing out of order; and something was looked at."""
+    """Assert that the history has messages, and none is lost, repeated or out of order."""
     assert verdict.complete
     assert verdict.clean, as_text(verdict, 3)
     assert sum(report.checked for report in verdict.reports.values()) > 0
@@ -104,7 +104,6 @@ def in_rounds(kills: int, seed: int, say: Callable[[str], None]) -> Iterator[His
 
 @pytest.mark.slow
 def test_a_hundred_kills() -> None:
-    """The same for long."""
     for verdict in in_rounds(int(os.environ.get("STRATAMQ_KILLS", "100")), 2, print):
         check(verdict)
 

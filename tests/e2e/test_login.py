@@ -37,7 +37,7 @@ MAKER = shutil.which("mosquitto_passwd") or ""
 
 
 class Place(NamedTuple):
-    """An edge that asks who its clients are, and what proves it."""
+    """An edge that authenticates clients, and their credentials."""
 
     cluster: LocalCluster
     edge: ExtraEdge
@@ -113,14 +113,16 @@ def code(port: int, **more: object) -> int:
 
 
 def audited(place: Place) -> list[tuple[object, ...]]:
-    """Return kind, outcome, actor and client ID of what the edge's audit has."""
+    """Return kind, outcome, actor and client ID of the entries in the edge's audit."""
     lines = map(json.loads, read_lines(place.cluster.data / "edge-9" / "audit.jsonl"))
     return [tuple(line.get(name) for name in ("kind", "outcome", "actor", "client_id")) for line in lines]
 
 
 @pytest.mark.parametrize("version", [5, 4])
-def test_passwords_of_paho(place: Place, version: int) -> None:
-    """Right lets in; wrong, unknown, none and a name alone do not. paho shows 3.1.1's codes as those of MQTT 5."""
+def test_paho_passwords_accepted_or_refused(place: Place, version: int) -> None:
+    """The right one is accepted; wrong, unknown, none and a name alone are not. paho shows 3.1.1's codes as those of
+    MQTT 5.
+    """
     port = place.edge.port("word")
     assert code(port, user="alice", password="alice's password", version=version) == 0
     for user, password in (("alice", "carol's password"), ("nobody", "alice's password"), ("alice", "")):
@@ -129,7 +131,7 @@ def test_passwords_of_paho(place: Place, version: int) -> None:
 
 
 def test_mosquitto_pub_with_a_password(place: Place) -> None:
-    """A message arrives with the right one, and the exit code says what a wrong one is."""
+    """A message arrives with the right one; a wrong one gives an exit code."""
 
     def publish(password: str) -> int:
         command = [PUBLISHER, "-p", str(place.edge.port("word")), "-u", "carol", "-P", password, "-V", "5"]
@@ -142,7 +144,7 @@ def test_mosquitto_pub_with_a_password(place: Place) -> None:
 
 
 def read_one(port: int, user: str, password: str) -> tuple[int, str]:
-    """Return how a mosquitto_sub ended that waits for one message, and what it printed."""
+    """Return exit code and output of a mosquitto_sub that waits for one message."""
     command = [SUBSCRIBER, "-p", str(port), "-u", user, "-P", password, "-V", "5", "-t", "kept", "-C", "1", "-W", "60"]
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, text=True)
     return done.returncode, done.stdout
@@ -155,29 +157,29 @@ def keep_one(port: int, user: str, password: str) -> None:
 
 
 def test_mosquitto_sub_with_a_password(place: Place) -> None:
-    """NIST: protect. A message comes with the right one; a wrong one is told, and nothing comes."""
+    """A message arrives with the right one; a wrong one is reported, and no message arrives."""
     port = place.edge.port("word")
     keep_one(port, "alice", "alice's password")
     assert read_one(port, "carol", "carol's password") == (0, "for you\n")
     assert read_one(port, "carol", "wrong") == read_one(port, "nobody", "x") == (0x86, "")
 
 
-def test_certificates_of_paho(place: Place) -> None:
-    """One of the listener's authority lets in; none, another authority's, and a node's do not."""
+def test_paho_certificates_accepted_or_refused(place: Place) -> None:
+    """The listener's authority is accepted; no certificate, another authority's, and a node's are not."""
     port, trusted = place.edge.port("mutual"), place.cluster.data / "tls" / "ca.pem"
     assert code(port, shown=place.authority.client("device-7"), trusted=trusted) == 0
     assert code(port, trusted=trusted) == 0x87
     assert code(port, shown=place.authority.node("edge", "edge-7"), trusted=trusted) == 0x87
     try:
         client, outcome = come(port, shown=place.stranger, trusted=trusted)
-    except (ssl.SSLError, ConnectionError):  # before TLS 1.3 the handshake itself tells
+    except (ssl.SSLError, ConnectionError):  # before TLS 1.3 the handshake itself fails
         return
     assert outcome.gone.wait(TIMEOUT_S) and not outcome.is_set()
     client.loop_stop()
 
 
-def test_one_user_does_not_take_the_session_of_another(place: Place) -> None:
-    """NIST: identify. 0x87 for a client ID that another user holds, and a line in the audit; the owner stays."""
+def test_user_cannot_take_session_of_another(place: Place) -> None:
+    """0x87 for a client ID that another user holds, and a line in the audit; the owner stays."""
     own = paho.Client(CallbackAPIVersion.VERSION2, "alices-queue", protocol=paho.MQTTv311, clean_session=False)
     own.username_pw_set("alice", "alice's password")
     outcome = Outcome(own)
@@ -200,8 +202,8 @@ def test_one_user_does_not_take_the_session_of_another(place: Place) -> None:
         own.loop_stop()
 
 
-def test_a_user_that_is_taken_out_of_the_file(place: Place) -> None:
-    """NIST: respond. SIGHUP closes its connections with 0x87; another user's stay, and the name gets in no more."""
+def test_user_removed_from_file_disconnected(place: Place) -> None:
+    """SIGHUP closes its connections with 0x87; another user's stay, and the removed user is refused."""
     add_user(place.users, "bob", "bob's password")
     port = place.edge.port("word")
     os.kill(place.edge.process, signal.SIGHUP)
@@ -226,8 +228,8 @@ def test_a_user_that_is_taken_out_of_the_file(place: Place) -> None:
     stays.loop_stop()
 
 
-def test_a_limit_of_the_edge_follows_a_reload(place: Place) -> None:
-    """NIST: recover. Of ``[edge]``: SIGHUP, no restart, and nobody is ended."""
+def test_edge_limit_follows_reload(place: Place) -> None:
+    """Of ``[edge]``: SIGHUP, no restart, and no connection is closed."""
     path, port = place.cluster.data / "edge-9" / "edge.toml", place.edge.port("word")
     stays, staying = come(port, user="carol", password="carol's password")
     assert staying.wait(TIMEOUT_S) and staying.code == 0
@@ -246,8 +248,8 @@ def test_a_limit_of_the_edge_follows_a_reload(place: Place) -> None:
     stays.loop_stop()
 
 
-def test_a_certificate_that_is_revoked_while_it_is_connected(place: Place) -> None:
-    """SIGHUP reads the new list: 0x87 for the one in it, and the other device stays."""
+def test_certificate_revoked_while_connected(place: Place) -> None:
+    """SIGHUP reads the new list: 0x87 for the revoked device, and the other device stays."""
     port, trusted = place.edge.port("listed"), place.cluster.data / "tls" / "ca.pem"
     shown = {name: place.authority.client(name) for name in ("lost", "kept")}
     clients = {name: come(port, shown=files, trusted=trusted) for name, files in shown.items()}
@@ -264,8 +266,8 @@ def test_a_certificate_that_is_revoked_while_it_is_connected(place: Place) -> No
         client.loop_stop()
 
 
-def test_a_certificate_that_the_cluster_revokes(place: Place) -> None:
-    """`stratamq revoke --certificate FILE`, and back; a listener without lists of its own."""
+def test_certificate_revoked_by_cluster(place: Place) -> None:
+    """`stratamq revoke --certificate FILE`, and back; a listener without its own lists."""
     port, trusted = place.edge.port("mutual"), place.cluster.data / "tls" / "ca.pem"
     shown = place.authority.client("stolen")
     client, outcome = come(port, shown=shown, trusted=trusted)
@@ -278,8 +280,8 @@ def test_a_certificate_that_the_cluster_revokes(place: Place) -> None:
     client.loop_stop()
 
 
-def test_only_listeners_with_lists_tell_when_these_are_stale(place: Place) -> None:
-    """NIST: detect. An alert on it would never be silent where another listener has none."""
+def test_stale_list_metric_only_for_listeners_with_lists(place: Place) -> None:
+    """Otherwise its alert would never resolve if another listener has no list."""
     page = place.cluster.metrics_at(place.edge.addresses["metrics"])
     told = re.findall(r'stratamq_client_lists_seconds_left\{listener="(\w+)"\} (\S+)', page)
     assert [(name, float(left) > 0) for name, left in told] == [("listed", True)]
@@ -298,7 +300,7 @@ def reload(place: Place, outcome: str, limit: int | None = None, bound: int = 0)
         resource.prlimit(process, limit, (bound, former[1]))
     try:
         os.kill(process, signal.SIGHUP)
-        time.sleep(0.5)  # of the fault: without descriptors nobody can be asked
+        time.sleep(0.5)  # duration of the fault: no request is possible without descriptors
     finally:
         if limit is not None:
             resource.prlimit(process, limit, former)
@@ -306,8 +308,8 @@ def reload(place: Place, outcome: str, limit: int | None = None, bound: int = 0)
     assert reloads(place)[outcome] == before.get(outcome, 0) + 1
 
 
-def test_a_reload_without_descriptors(place: Place) -> None:
-    """NIST: protect. Refused; who was a user is one, and who was none is none."""
+def test_reload_without_descriptors(place: Place) -> None:
+    """Refused; users stay users, unknown names stay unknown."""
     port = place.edge.port("word")
     stays, outcome = come(port, user="carol", password="carol's password")
     assert outcome.wait(TIMEOUT_S) and outcome.code == 0
@@ -322,8 +324,8 @@ def test_a_reload_without_descriptors(place: Place) -> None:
     stays.loop_stop()
 
 
-def test_a_reload_of_files_that_cannot_be_read(place: Place) -> None:
-    """NIST: protect. A folder, nothing, a byte too much, another's permissions: the users of before stay."""
+def test_reload_of_unreadable_files_keeps_users(place: Place) -> None:
+    """A folder, an empty file, a byte too much, wrong permissions."""
     port, kept, whole = place.edge.port("word"), place.users.with_suffix(".kept"), place.users.read_bytes()
     for damage in ("folder", "missing", "torn", "open"):
         place.users.rename(kept)
@@ -341,8 +343,8 @@ def test_a_reload_of_files_that_cannot_be_read(place: Place) -> None:
     reload(place, "done")
 
 
-def test_a_reload_on_a_full_disk(place: Place) -> None:
-    """NIST: protect. No byte can be written: what is read is in force whole, nobody else gets in; the audit goes on."""
+def test_reload_on_a_full_disk(place: Place) -> None:
+    """No byte can be written: the reload applies completely, unknown users are refused; the audit continues."""
     port = place.edge.port("word")
     subprocess.run([MAKER, "-D", str(place.users), "late"], check=True, capture_output=True)
     place.users.chmod(0o600)
@@ -353,8 +355,8 @@ def test_a_reload_on_a_full_disk(place: Place) -> None:
     place.cluster.wait_for(lambda: missing in audited(place), "a line for those that are missing", TIMEOUT_S)
 
 
-def test_no_secret_is_written_anywhere(place: Place) -> None:
-    """NIST: protect. Neither right nor wrong passwords of all these logins stand in a log, an audit or a store."""
+def test_no_secret_is_written(place: Place) -> None:
+    """Neither right nor wrong passwords of these logins are in a log, an audit or a store."""
     planted = b"planted-7c1e"
     port = place.edge.port("word")
     assert code(port, user="carol", password=planted.decode(), client_id="prober") == 0x86

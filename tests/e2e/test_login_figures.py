@@ -1,6 +1,6 @@
-"""Figures of logins under attack, and of reloads beside them.
+"""Measurements of logins under attack, and of reloads.
 
-Slow: `pytest -s -m slow tests/e2e/test_login_figures.py` prints the figures.
+Slow: `pytest -s -m slow tests/e2e/test_login_figures.py` prints the results.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from wire.links.authority import DevelopmentAuthority
 RELOADS = 50
 CONNECT_RATE = 200
 GENERATORS = 2  # programs
-RELOAD_GAP_S = 0.5  # so that each reload is one of its own: those that come while one runs are one
+RELOAD_GAP_S = 0.5  # separates reloads: requests during a running reload are merged
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def anonymous(port: int, client_id: str) -> BlockingClient:
 
 @contextlib.contextmanager
 def tls_logins(port: int, trusted: Path, rate: float, name: str) -> Iterator["subprocess.Popen[str]"]:
-    """Log in by TLS meanwhile, in a process of its own; its end prints what came of it."""
+    """Log in by TLS in another process; its end prints the counts."""
     words = [sys.executable, "-m", "tests.e2e.tls_logins", str(port), str(trusted), str(rate), name]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         try:
@@ -68,8 +68,8 @@ def tls_logins(port: int, trusted: Path, rate: float, name: str) -> Iterator["su
 
 
 @pytest.mark.slow
-def test_the_floor_under_wrong_passwords(tmp_path: Path) -> None:
-    """Mosquitto under the same attack: what its 101 iterations of PBKDF2 leave of an honest pair's latency."""
+def test_mosquitto_latency_under_wrong_passwords(tmp_path: Path) -> None:
+    """The floor: an honest pair's latency at Mosquitto (101 iterations of PBKDF2) under the same attack."""
     for name in ("mosquitto", "mosquitto_passwd"):
         if shutil.which(name) is None:
             pytest.skip(f"needs {name}: apt-get install mosquitto")
@@ -80,11 +80,11 @@ def test_the_floor_under_wrong_passwords(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_wrong_passwords_are_made_of(place: tuple[LocalCluster, ExtraEdge]) -> None:
-    """The floor: the same hashes in a program of their own, the same CONNECTs where nothing is hashed, and both.
+def test_cost_of_hashes_and_connects_of_wrong_passwords(place: tuple[LocalCluster, ExtraEdge]) -> None:
+    """The floor: the same hashes in a separate program, the same CONNECTs without hashes, and both.
 
-    A quiet pair, without the honest logins that come beside the attack. No design of the edge can be below what the
-    hashes alone take from it as another process of the lowest priority.
+    A quiet pair, without the honest logins beside the attack. No design of the edge can be faster than beside
+    a lowest-priority process that computes the hashes.
     """
     edge = place[1]
     bare, seconds = edge.port("bare"), 12.0
@@ -110,7 +110,7 @@ def test_what_wrong_passwords_are_made_of(place: tuple[LocalCluster, ExtraEdge])
 
 @pytest.mark.slow
 def test_wrong_passwords_from_fifty_addresses(place: tuple[LocalCluster, ExtraEdge]) -> None:
-    """NIST: protect. Honest clients go on: P99 below twice its value, and more than 95 of 100 logins."""
+    """Honest clients continue: P99 below twice its value, and more than 95 of 100 logins."""
     found = under_attack(place[1].port("word"))
     print(found)
     assert found.tried > FLOOD_RATE * FLOOD_S * 0.8 and not found.codes.get("0x00")
@@ -119,9 +119,9 @@ def test_wrong_passwords_from_fifty_addresses(place: tuple[LocalCluster, ExtraEd
 
 @pytest.mark.slow
 def test_reloads_under_connects(place: tuple[LocalCluster, ExtraEdge]) -> None:
-    """NIST: recover. Fifty reloads, each of another certificate and of the roles: no handshake and no login fails.
+    """Fifty reloads, each of another certificate and of the roles: no handshake and no login fails.
 
-    Nobody who is there is ended, and who comes behind them is shown the last certificate.
+    Connected clients stay, and later ones get the last certificate.
     """
     cluster, edge = place
     port, shown = edge.port("secure"), cluster.data / "tls" / "server.pem"

@@ -1,4 +1,4 @@
-"""A router whose Raft disk was damaged or wiped, as a real process: it says so, counts for nothing, and comes back."""
+"""A real router process with a damaged or wiped Raft disk: it reports it, does not vote, and rejoins."""
 
 import shutil
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def end(cluster: LocalCluster, node: str, folder_gone: bool) -> Path:
     """Kill a router; its folder is wiped, or its hard state damaged, before it starts again."""
     folder = cluster.data / node / "raft"
     if folder_gone:
-        # Under the running process: what it has open goes on, what starts next finds nothing.
+        # The running process keeps its open files, the next start finds an empty disk.
         folder.rename(folder.with_name("lost"))
     else:
         path = folder / "hard_state"
@@ -47,8 +47,8 @@ def end(cluster: LocalCluster, node: str, folder_gone: bool) -> Path:
     return folder
 
 
-def test_a_wiped_router_learns_and_votes_again(cluster: LocalCluster) -> None:
-    """It comes back under a new identity; then the group stands the loss of another router."""
+def test_wiped_router_learns_and_votes_again(cluster: LocalCluster) -> None:
+    """It returns with a new identity; then the group survives the loss of another router."""
     node = follower(cluster)
     before = cluster.pid(node)
     end(cluster, node, folder_gone=True)
@@ -70,8 +70,8 @@ def logs(cluster: LocalCluster) -> str:
     return "".join(path.read_text() for path in (cluster.data / "logs").glob("router-*.log"))
 
 
-def test_a_damaged_router_says_so_and_comes_back_when_its_folder_is_moved(cluster: LocalCluster) -> None:
-    """One line without a traceback; nobody's acknowledgement rests on it meanwhile."""
+def test_damaged_router_reports_and_rejoins_when_folder_is_moved(cluster: LocalCluster) -> None:
+    """One line without a traceback; no acknowledgement counts it meanwhile."""
     cluster.wait_for(lambda: all(f"router-{index}" in cluster.state["nodes"] for index in range(3)), "complete")
     node = follower(cluster)
     before = cluster.pid(node)

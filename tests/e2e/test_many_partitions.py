@@ -11,9 +11,9 @@ from wire.messages.ranges import PARTITIONS_MAX
 
 
 def stored_session_delivers(cluster: LocalCluster, partitions: int, root: str = "many") -> None:
-    """A stored session in the upper half of the partitions gets what was published while it was away.
+    """Assert that a stored session in the upper half of the partitions gets messages published while it was away.
 
-    Nothing was published below ``root`` before: a retained message would be delivered for SUBSCRIBE too.
+    ``root`` must be unused: a retained message would be delivered for SUBSCRIBE too.
     """
     client = next(
         name for at in range(10_000) if crc32((name := f"c{at}").encode()) % partitions >= partitions * 3 // 4
@@ -28,8 +28,8 @@ def stored_session_delivers(cluster: LocalCluster, partitions: int, root: str = 
     back.close()
 
 
-def test_512_partitions_serve_and_outlive_their_storage_process() -> None:
-    """Each edge took the number from the map: none ended at its start, and each partition has an outbox."""
+def test_512_partitions_survive_storage_restart() -> None:
+    """Each edge read the number from the map: none failed at its start, and each partition has an outbox."""
     with local_cluster("--edges", "1", "--set", "router.partitions=512") as cluster:
         shown = cluster.admin("ring", "show")
         assert len(shown["partitions"]) == 512 and all(row["primary"] for row in shown["partitions"])
@@ -50,8 +50,8 @@ def test_a_map_of_many_pages_serves() -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_map_outlives_a_storage_node_with_three_copies() -> None:
-    """Publishers of QoS 1 go on when a node of the largest map is killed: nothing is lost, no other begins anew."""
+def test_largest_map_survives_loss_of_storage_node_with_three_copies() -> None:
+    """QoS 1 publishers continue when a node of the largest map is killed: no loss, no other node restarts."""
     largest = f"router.partitions={PARTITIONS_MAX}"
     with local_cluster("--edges", "1", "--storages", "3", "--set", largest, "--set", "router.replicas=3") as cluster:
         nodes = {name: cluster.pid(name) for name in cluster.state["nodes"]}

@@ -1,4 +1,4 @@
-"""docs/metrics.md and the pages of a running cluster name the same families, with those that operators look for."""
+"""docs/metrics.md and the pages of a running cluster have the same families, including the basic ones."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ HISTOGRAMS = {
     *("delivery_seconds", "publish_ack_seconds", "subscribe_ack_seconds"),
     *("event_loop_lag_seconds", "store_wal_fsync_seconds", "queue_fill_ratio"),
 }
-LABELS = {  # what tells a family's series apart, but for `le` of a histogram
+LABELS = {  # labels of a family's series, except `le` of a histogram
     "connections": {"listener", "protocol"},
     "connects_total": {"result", "reason_code"},
     "disconnects_total": {"reason"},
@@ -54,7 +54,7 @@ def documented() -> set[str]:
     return set(names)
 
 
-def test_the_page_has_what_operators_look_for() -> None:
+def test_docs_page_has_basic_families() -> None:
     assert WANTED - documented() == set()
     assert documented() >= NEVER, "the page says what is not here"
 
@@ -68,8 +68,8 @@ def labels_of(page: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-def test_a_running_cluster_has_the_families_of_the_page() -> None:
-    """Each family that operators look for is on some page; each family of a page is in the docs."""
+def test_running_cluster_has_families_of_docs_page() -> None:
+    """Each basic family is on some page; each family of a page is in the docs."""
     kinds: dict[str, str] = {}
     with local_cluster("--edges", "1") as cluster:
         client = PahoClient(cluster.port(0, "plain"))

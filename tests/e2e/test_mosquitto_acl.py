@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 TIMEOUT_S = PATIENCE_S
 MAKER = shutil.which("mosquitto_passwd") or ""
 PASSWORD = b"any"
-# user ("" anonymous) and client ID; those of the table whose names a file of passwords can have
+# user ("" anonymous) and client ID; those of the table with names valid in a password file
 CLIENTS = [("", "one"), ("roger", "two"), ("anna smith", "three"), ("stranger", "four")]
 FILTERS = ["public/#", "both/+/+", "+/plus/#", "dev/roger/+", "ids/#", "shared", "blocked/+", "$extra/#", "#"]
 
@@ -63,14 +63,14 @@ def writes(port: int, user: str, client_id: str) -> set[str]:
 
 
 def reads(port: int, user: str, client_id: str, topic_filter: str, wanted: Collection[str] = ()) -> set[str]:
-    """Return the topics that a client gets by a filter, whatever SUBACK says of it.
+    """Return the topics that a client receives by a filter, regardless of SUBACK.
 
     Args:
         port: Of the broker.
-        user: As the client says.
-        client_id: Its own.
-        topic_filter: What it subscribes to.
-        wanted: Topics to wait for: what is new at a filter waits here for the retained messages.
+        user: Of CONNECT.
+        client_id: Of CONNECT.
+        topic_filter: To subscribe to.
+        wanted: Topics to wait for: retained messages of new filters.
     """
     reader, owner = client(port, user, client_id), client(port, table.OWNER, "publisher")
     reader.send(Subscribe(reader.next_identifier(), [SubscriptionRequest(topic_filter, 0)]))
@@ -92,10 +92,10 @@ def reads(port: int, user: str, client_id: str, topic_filter: str, wanted: Colle
 
 
 @pytest.mark.parametrize(("user", "client_id"), CLIENTS)
-def test_publishes_and_deliveries_are_the_same(ports: tuple[int, int], user: str, client_id: str) -> None:
-    """Four clients: some two hundred publishes, and nine filters each with what they bring of forty topics.
+def test_publishes_and_deliveries_equal_mosquitto(ports: tuple[int, int], user: str, client_id: str) -> None:
+    """Four clients: some two hundred publishes, and nine filters with their deliveries from forty topics.
 
-    A pattern with %u is wider at Mosquitto for a client without a name: it skips the pattern, a deny too.
+    Mosquitto skips a pattern with %u for a client without a name, a deny too, and so grants more.
     """
     theirs, ours = ports
     wider = table.WIDER.get((user, client_id), set())

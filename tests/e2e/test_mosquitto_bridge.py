@@ -1,4 +1,4 @@
-"""A real Mosquitto bridge, ``topic # both``: nothing comes back, and RETAIN stays what it was."""
+"""A real Mosquitto bridge, ``topic # both``: no message returns, and RETAIN is kept."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ def bridge(folder: Path, ours: int, version: str, clean: bool, more: str = "noti
 
 
 class Client(PahoClient):
-    """Subscribes to everything below a topic, and counts."""
+    """Subscribes to all topics below a prefix, and counts."""
 
     def __init__(self, port: int, topic: str) -> None:
         super().__init__(port)
@@ -76,8 +76,8 @@ class Client(PahoClient):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "stored"])
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
-def test_nothing_comes_back_over_a_bridge(cluster: LocalCluster, tmp_path: Path, version: str, clean: bool) -> None:
-    """Levels 0x83 and 0x84: each message is on the other side, once, and retained there when it was here."""
+def test_no_message_returns_over_bridge(cluster: LocalCluster, tmp_path: Path, version: str, clean: bool) -> None:
+    """Levels 0x83 and 0x84: each message reaches the other side once, and is retained there if it was here."""
     ours = cluster.port(0, "plain")
     topic = f"bridge/{version}/{clean}"
     with bridge(tmp_path, ours, version, clean) as theirs:
@@ -102,7 +102,7 @@ def test_nothing_comes_back_over_a_bridge(cluster: LocalCluster, tmp_path: Path,
                 side.expect(*sent)
             near.say("last", "near")
             far.say("last", "far")
-            for side in (near, far):  # whatever would have come back has come by now
+            for side in (near, far):  # any returned message has arrived by now
                 side.expect(("last", "near", False), ("last", "far", False))
                 twice = {key: count for key, count in side.got().items() if count > 1 and key[1] != "first"}
                 assert not twice, twice
@@ -116,8 +116,8 @@ def test_nothing_comes_back_over_a_bridge(cluster: LocalCluster, tmp_path: Path,
     assert "protocol" not in (tmp_path / "log").read_text().lower()
 
 
-def test_a_bridge_announces_itself_and_the_cluster_tells_of_it(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Its state is routed and retained; the cluster's event names it, its user and its protocol level."""
+def test_bridge_state_routed_and_event_logged(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Its state is routed and retained; the cluster's event has its name, user and protocol level."""
     ours = cluster.port(0, "plain")
     watcher = Client(ours, "$SYS/cluster/events")
     states = Client(ours, "$SYS/broker/connection")
@@ -129,7 +129,7 @@ def test_a_bridge_announces_itself_and_the_cluster_tells_of_it(cluster: LocalClu
     assert (event["version"], event["listener"], event["reason_code"]) == (4, "plain", 0)
     assert event["address"] and said_of(watcher, "subscribed")["plant"]["filter"] == "#"
     (state,) = {topic for topic, payload, _ in states.got() if payload == "1"}
-    # The bridge's last word may be under way still: whoever subscribes then has it live, and no retained copy of it.
+    # The bridge's last state may be in flight: a subscriber then gets it live, and no retained copy.
     retained = False
     for _ in range(2):
         late = Client(ours, f"$SYS/broker/connection/{state.partition('/')[0]}")

@@ -1,4 +1,4 @@
-"""Eight kinds of client certificates, shown by real Mosquitto clients: who gets in, and what the others are told."""
+"""Eight kinds of client certificates with real Mosquitto clients: accepted, or refused with a reason."""
 
 import datetime
 import os
@@ -26,7 +26,7 @@ from wire.links.authority import DevelopmentAuthority
 TIMEOUT_S = PATIENCE_S
 PUBLISHER = shutil.which("mosquitto_pub") or ""
 SUBSCRIBER = shutil.which("mosquitto_sub") or ""
-LISTS_S = 60.0  # within which a new list ends whom it names
+LISTS_S = 60.0  # a new list closes the connections of its certificates within this time
 NOT_AUTHORIZED = 0x87  # mosquitto_pub ends with the reason code of CONNACK
 DAY = datetime.timedelta(days=1)
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not PUBLISHER, reason="mosquitto_pub is not inst
 
 
 class Place(NamedTuple):
-    """An edge that takes certificates of one authority, and looks at its list."""
+    """An edge that accepts certificates of one authority, with a revocation list."""
 
     cluster: LocalCluster
     edge: ExtraEdge
@@ -68,13 +68,13 @@ def make(
     use: x509.ObjectIdentifier = CLIENT,
     unnamed: bool = False,
 ) -> Path:
-    """Make a certificate, its key beside it, and return its path.
+    """Create a certificate with its key beside it; return its path.
 
     Args:
-        authority: Folder of the one that signs it.
+        authority: Folder of the signer.
         name: Of the file, and its common name.
-        days: From now: when it begins and ends to be valid.
-        use: What it is for.
+        days: Validity: start and end, from now.
+        use: Extended key usage.
         unnamed: It has an organization and no common name.
     """
     issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
@@ -118,7 +118,7 @@ def publish(place: Place, certificate: Path, text: str) -> int:
 
 
 def subscriber(place: Place, certificate: Path, seconds: int) -> "subprocess.Popen[str]":
-    """Start a mosquitto_sub that prints what it gets for so long; it ends with the reason code that refused it."""
+    """Start a mosquitto_sub that prints messages for this long; a refusal ends it with the reason code."""
     words = command(place, certificate, "-W", str(seconds), program=SUBSCRIBER)
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
@@ -135,7 +135,7 @@ def kinds(place: Place) -> tuple[dict[str, Path], dict[str, Path]]:
 
 
 def witness(place: Place) -> BlockingClient:
-    """Return a client that gets what the devices publish."""
+    """Return a client subscribed to the devices' topics."""
     client = BlockingClient(place.cluster.port(0, "plain"), timeout_s=TIMEOUT_S)
     client.open("witness")
     client.subscribe("of/devices", qos=0)
@@ -147,8 +147,8 @@ def ended(place: Place) -> float:
     return place.edge.events(place.cluster).get("logins_ended", 0.0)
 
 
-def test_who_gets_in_and_what_the_others_are_told(place: Place) -> None:
-    """NIST: protect. TLS refuses what is out of its time, foreign or for another purpose; CONNACK the other two."""
+def test_certificates_accepted_or_refused_with_reason(place: Place) -> None:
+    """TLS refuses expired, foreign or wrong-purpose certificates; CONNACK the other two."""
     devices = place.devices
     seen = witness(place)
     good = make(devices, "good")
@@ -163,8 +163,8 @@ def test_who_gets_in_and_what_the_others_are_told(place: Place) -> None:
     seen.close()
 
 
-def test_one_that_is_revoked_while_it_is_connected(place: Place) -> None:
-    """NIST: respond. It publishes a line, and after the new list no other; one that is not in the list goes on."""
+def test_certificate_revoked_while_connected_stops_publishing(place: Place) -> None:
+    """It publishes lines until the new list; another device continues."""
     lost, kept = (make(place.devices, name) for name in ("lost", "kept"))
     seen = witness(place)
     running = {
@@ -197,8 +197,8 @@ def test_one_that_is_revoked_while_it_is_connected(place: Place) -> None:
             process.communicate()
 
 
-def test_what_subscribers_get(place: Place) -> None:
-    """NIST: protect. A retained message comes to the good one; nothing to the others, whichever side refuses them."""
+def test_subscribers_receive_by_certificate(place: Place) -> None:
+    """A retained message arrives at the valid client; refused ones receive no message."""
     good = make(place.devices, "reader")
     by_tls, by_edge = kinds(place)
     keep = command(place, good, "-r", "-m", "kept")
@@ -217,8 +217,8 @@ def test_what_subscribers_get(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_list_ends_a_subscriber_without_a_word_to_the_edge(place: Place) -> None:
-    """NIST: respond. The file alone changes, and no signal comes: within a minute, and the other one goes on."""
+def test_new_list_file_without_signal_disconnects_subscriber(place: Place) -> None:
+    """Only the file changes, without a signal: within a minute, and the other subscriber continues."""
     lost, kept = (make(place.devices, name) for name in ("lost-reader", "kept-reader"))
     readers = {path.stem: subscriber(place, path, 300) for path in (lost, kept)}
     subprocess.run(command(place, kept, "-r", "-m", "kept"), capture_output=True, timeout=TIMEOUT_S, check=True)

@@ -1,6 +1,6 @@
-"""Partition data moves between real processes under load: nothing is lost, repeated or reordered; it can be stopped.
+"""Partition moves between real processes under load lose, repeat or reorder no message, and can be aborted.
 
-Clients with durable sessions talk to themselves all the time and count what comes back (``bench.failover``).
+Clients with durable sessions send to themselves all the time and count the returned messages (``bench.failover``).
 """
 
 import shutil
@@ -44,7 +44,7 @@ def run_command(cluster: LocalCluster, load: Load, *words: str) -> int:
 
 
 def phase(cluster: LocalCluster) -> str:
-    """Return how the rebalance stands."""
+    """Return the phase of the rebalance."""
     return str(ask_links("ring status", {}, "", cluster.data).result["phase"])
 
 
@@ -64,13 +64,13 @@ def is_whole(cluster: LocalCluster) -> bool:
 
 
 def check(load: Load) -> None:
-    """Everything that was sent came back once and in order."""
+    """Assert that every message returned once and in order."""
     load.run(30.0, sending=False)
     assert not [fault for client in load.clients for fault in client.faults]
     assert all(client.done for client in load.clients)
 
 
-def test_partitions_move_under_load_and_a_move_can_be_aborted(cluster: LocalCluster) -> None:
+def test_partitions_move_under_load_and_move_can_be_aborted(cluster: LocalCluster) -> None:
     """Drain, add, abort, add again."""
     load = Load(cluster.port(0, "plain"), 24)
     load.run(1.0)
@@ -88,7 +88,7 @@ def test_partitions_move_under_load_and_a_move_can_be_aborted(cluster: LocalClus
 
 @pytest.mark.slow
 def test_moves_beside_kills_and_a_wiped_disk(cluster: LocalCluster) -> None:
-    """Whatever dies while data moves, it ends at the old placement or the new one, and a wiped node is rebuilt."""
+    """After any kill during a move, the placement is the old or the new one, and a wiped node is rebuilt."""
     load = Load(cluster.port(0, "plain"), 40)
     load.run(1.0)
     for number in range(9):

@@ -1,4 +1,4 @@
-"""Node-RED 4, which routes messages by Subscription Identifier, with flows whose topics overlap."""
+"""Node-RED 4, which routes messages by Subscription Identifier, with flows of overlapping topics."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def flows(port: int, version: str, name: str, *, stored: bool) -> list[dict[str, Any]]:
-    """Return two ``mqtt in`` nodes with overlapping topics; what each receives is published below ``seen/``."""
+    """Return two ``mqtt in`` nodes with overlapping topics; their received messages are published below ``seen/``."""
     broker = {
         "id": "broker", "type": "mqtt-broker", "broker": "127.0.0.1", "port": str(port), "clientid": name,
         "autoConnect": True, "usetls": False, "protocolVersion": version, "keepalive": "60",
@@ -82,10 +82,10 @@ def node_red(program: Path, folder: Path, nodes: list[dict[str, Any]]) -> Iterat
 
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize("stored", [False, True], ids=["ephemeral", "stored"])
-def test_each_node_gets_what_its_topic_matches(
+def test_each_node_receives_messages_of_its_topic(
     program: Path, cluster: LocalCluster, tmp_path: Path, version: str, stored: bool
 ) -> None:
-    """A copy for each Subscription Identifier: Node-RED drops one that has two of them."""
+    """One copy for each Subscription Identifier: Node-RED drops a message with two of them."""
     name = f"nr{version}{int(stored)}"
     port = cluster.port(0, "plain")
     other = PahoClient(port, f"{name}-other", version=V5)
@@ -108,7 +108,7 @@ def test_each_node_gets_what_its_topic_matches(
 
 
 def wait_for(client: PahoClient, wanted: set[tuple[str, str]], log: Path) -> list[tuple[str, str]]:
-    """Wait until all of these came; return everything that did."""
+    """Wait until all of these arrived; return all received messages."""
 
     def came() -> list[tuple[str, str]]:
         return [(message.topic, message.payload.decode()) for message in client.messages]

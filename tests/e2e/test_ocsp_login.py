@@ -1,4 +1,4 @@
-"""Certificates of which a real responder in a process of its own decides: good, revoked, silent, slow and lying."""
+"""Certificates checked by a real OCSP responder in its own process: good, revoked, silent, slow and lying."""
 
 import datetime
 import json
@@ -105,7 +105,7 @@ def place() -> Iterator[Place]:
 
 
 def test_good_and_revoked(place: Place) -> None:
-    """NIST: protect. Each is asked for once at each listener, and known until the answer's next update."""
+    """Each listener requests each status once, and caches it until the answer's next update."""
     good, bad = place.device("good"), place.device("bad")
     place.says(bad="revoked")
     for listener in ("soft", "require"):
@@ -117,8 +117,8 @@ def test_good_and_revoked(place: Place) -> None:
 
 
 @pytest.mark.parametrize("answer", ["lies", "stale", "redirect"])
-def test_answers_that_are_none(place: Place, answer: str) -> None:
-    """Soft lets it go on, require does not; nothing is kept, and no other address is asked."""
+def test_invalid_answers_not_cached(place: Place, answer: str) -> None:
+    """Soft mode accepts the client, require mode refuses it; no answer is cached, and no other address is used."""
     shown = place.device(answer)
     place.says(**{answer: answer})
     assert place.code("soft", shown) == 0
@@ -128,8 +128,8 @@ def test_answers_that_are_none(place: Place, answer: str) -> None:
     assert place.code("require", shown) == 0
 
 
-def test_a_responder_that_hangs(place: Place) -> None:
-    """2 s in all, then at once, while its breaker is open; known answers go on, and who stands stays."""
+def test_hung_responder_opens_breaker(place: Place) -> None:
+    """2 s in all, then at once, while its breaker is open; cached answers apply, and connected clients stay."""
     known, fresh = place.device("known"), [place.device(f"fresh-{number}") for number in range(6)]
     place.says()
     trusted = place.cluster.data / "tls" / "ca.pem"

@@ -27,7 +27,7 @@ def _one_core() -> Iterator[None]:
 
 
 def test_durable_messages_beside_a_flood() -> None:
-    """Each is acknowledged and kept, and no node starts again: leases and links get their turn on the core."""
+    """Each is acknowledged and stored, and no node restarts: leases and links get CPU time on the only core."""
     with _one_core(), local_cluster("--edges", "1", "--storages", "1") as cluster:
         pids = {node: cluster.pid(node) for node in cluster.state["nodes"]}
         assert all(os.sched_getaffinity(pid) == os.sched_getaffinity(0) for pid in pids.values())
