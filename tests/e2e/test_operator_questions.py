@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S
 from tests.turn_time import assert_within, timed
 
 QUEUE_MAX = 5
-LEASE_S = 8  # so long a stopped node is asked and named; then the map says that it is dead
+LEASE_S = 8  # until its lease expires a stopped node is queried and named; then the map marks it dead
 
 
 def cause_of(place: OperatedCluster, *words: str) -> tuple[str, str]:
@@ -79,8 +79,8 @@ def test_lists_of_a_real_cluster(place: OperatedCluster) -> None:
     assert "absent" in cause_of(place, "client", "explain", "list-away")
 
 
-def test_no_subscriber_and_a_wrong_topic(place: OperatedCluster) -> None:
-    """Nobody gets it; the filter that misses it by one level is named."""
+def test_explain_publish_without_subscriber_names_near_miss(place: OperatedCluster) -> None:
+    """No client receives it; the filter that misses it by one level is named."""
     here = place.come("wrong-topic")
     place.subscribe(here, "plant/1/temperature")
     what, why = cause_of(place, "topic", "explain", "nobody/listens")
@@ -92,7 +92,7 @@ def test_no_subscriber_and_a_wrong_topic(place: OperatedCluster) -> None:
 
 
 def test_settings_and_copies_of_running_nodes(place: OperatedCluster) -> None:
-    """What a node runs with, in what two differ, copies, and figures of storage nodes; each mistake is one line."""
+    """A node's settings, the differences of two nodes, copies, and storage metrics; each mistake is one line."""
     shown = place.ask("config", "show", "--node", "storage-1", "--effective").shown
     queue_max = next(row for row in shown if row["setting"] == "storage.queue_messages_max")
     assert queue_max["value"] == str(QUEUE_MAX) and queue_max["source"].startswith("--set")
@@ -113,8 +113,8 @@ def test_settings_and_copies_of_running_nodes(place: OperatedCluster) -> None:
         assert refused.code == 2 and refused.said.count("\n") == 1, refused
 
 
-def test_a_listener_is_paused_and_resumed(place: OperatedCluster) -> None:
-    """New clients are refused there and nowhere else; those that are connected stay."""
+def test_listener_paused_and_resumed(place: OperatedCluster) -> None:
+    """It alone refuses new clients; connected ones stay."""
     here = place.come("paused-stays", 0)
     assert place.ask("listener", "pause", "plain", "--node", "edge-0", "--dry-run").code == 0
     states = {row["node"]: row["state"] for row in place.rows("listener", "list", "--filter", "listener=plain")}
@@ -135,8 +135,8 @@ def test_a_listener_is_paused_and_resumed(place: OperatedCluster) -> None:
     assert nobody.code == 1 and "no edge has a listener 'nowhere'" in nobody.said
 
 
-def test_long_work_is_listed_and_cancelled(place: OperatedCluster) -> None:
-    """A drain is one operation, whoever gave the order; cancelled, the edge takes clients again."""
+def test_long_operation_listed_and_cancelled(place: OperatedCluster) -> None:
+    """A drain is one operation for all operators; when it is cancelled, the edge accepts clients again."""
     assert not any(row["kind"] == "drain" for row in place.ask("operation", "list").shown)
     assert place.ask("node", "drain", "edge-1", "--no-wait").code == 0
     try:
@@ -153,8 +153,8 @@ def test_long_work_is_listed_and_cancelled(place: OperatedCluster) -> None:
         assert refused.code in (1, 2) and refused.said.count("\n") == 1, refused
 
 
-def test_lists_of_routers_have_filters_columns_and_limits(place: OperatedCluster) -> None:
-    """Over the pages of a router; each list has the columns that it names, and an empty one says so too."""
+def test_router_lists_have_filters_columns_and_limits(place: OperatedCluster) -> None:
+    """Over the pages of a router; each list, also an empty one, has the requested columns."""
     assert place.ask("group", "list", "--columns", "colour").code == 2, "it has no row yet"
     for number in range(5):
         assert (
@@ -195,8 +195,8 @@ def test_lists_of_routers_have_filters_columns_and_limits(place: OperatedCluster
             assert wrong.code == 2 and wrong.said.count("\n") == 1 and "'colour'; there are" in wrong.said, wrong
 
 
-def test_a_publisher_learns_the_origins_of_its_messages(place: OperatedCluster) -> None:
-    """PUBACK says what `msg explain` takes: of a queued message, and of a retained one without its topic."""
+def test_publisher_receives_origins_of_its_messages(place: OperatedCluster) -> None:
+    """PUBACK has the argument of `msg explain`: of a queued message, and of a retained one without its topic."""
     away = place.come("origin-away", 1, expiry_s=3600)
     place.subscribe(away, "origin/#")
     away.disconnect()
@@ -210,14 +210,14 @@ def test_a_publisher_learns_the_origins_of_its_messages(place: OperatedCluster) 
     place.ask("session", "delete", "origin-away", "--yes")
 
 
-def test_an_origin_that_never_was_ends_with_a_code(place: OperatedCluster) -> None:
-    """The answer is printed, and a script sees that nobody knows anything of it."""
+def test_unknown_origin_gives_exit_code(place: OperatedCluster) -> None:
+    """The answer is printed, and the exit code shows that no node knows the origin."""
     answer = place.ask("msg", "explain", "edge-0/1/1")
     assert answer.code == 1 and answer.shown["cause"]["what"] == "no_trace"
 
 
-def test_many_clients_are_kicked_by_one_command(place: OperatedCluster) -> None:
-    """How many is said first; without --yes nobody is touched, and others stay."""
+def test_one_command_kicks_many_clients(place: OperatedCluster) -> None:
+    """It prints the number first; without --yes no client is kicked, and unselected clients stay."""
     many = [place.come(f"kicked-{number}", number % 2) for number in range(6)]
     other = place.come("kick-stays", 0)
     ended: list[int] = []
@@ -235,8 +235,8 @@ def test_many_clients_are_kicked_by_one_command(place: OperatedCluster) -> None:
     assert place.run("client", "kick", "--filter", "client_id=kicked-*", "--yes")[0] == 1
 
 
-def test_an_operator_sends_and_takes_retained_messages_away(place: OperatedCluster) -> None:
-    """It goes the way of a client's, whoever may publish what; what is lost is said first."""
+def test_operator_sends_and_deletes_retained_messages(place: OperatedCluster) -> None:
+    """The message takes a client's path, regardless of publish rules; the command first prints the affected messages."""
     got = place.subscribe(place.come("sent-reader", 1), "sent/#")
     story = place.ask("msg", "send", "sent/1", "tried", "--dry-run")
     assert story.code == 0 and not got
@@ -265,8 +265,8 @@ def test_an_operator_sends_and_takes_retained_messages_away(place: OperatedClust
         assert refused.code in (1, 2) and refused.said.count("\n") == 1, refused
 
 
-def test_no_local(place: OperatedCluster) -> None:
-    """It published the message itself."""
+def test_no_local_explained(place: OperatedCluster) -> None:
+    """The client published the message itself."""
     here = place.come("own-words")
     place.subscribe(here, "own/words", noLocal=True)
     what, why = cause_of(place, "msg", "explain", "--topic", "own/words", "--from", "own-words")
@@ -276,8 +276,8 @@ def test_no_local(place: OperatedCluster) -> None:
 
 
 @pytest.mark.parametrize("expiry_s", [0, 3600])
-def test_a_full_window(place: OperatedCluster, expiry_s: int) -> None:
-    """An ephemeral and a durable client that acknowledge nothing: which packet, and how many wait behind it."""
+def test_full_window_explained(place: OperatedCluster, expiry_s: int) -> None:
+    """An ephemeral and a durable client without acknowledgements: the oldest packet, and the number queued behind it."""
     name = f"window-{expiry_s}"
     slow = place.come(name, 1, expiry_s=expiry_s, receive=2, acks=False)
     place.subscribe(slow, f"{name}/#")
@@ -290,8 +290,8 @@ def test_a_full_window(place: OperatedCluster, expiry_s: int) -> None:
     assert f"(its Receive Maximum; {setting} is no smaller); the oldest is packet 1" in why, why
 
 
-def test_a_full_queue(place: OperatedCluster) -> None:
-    """The oldest entries went: how many, and whose bound it is."""
+def test_full_queue_explained(place: OperatedCluster) -> None:
+    """The oldest entries were dropped: their number, and the limit's source."""
     away = place.come("full-queue", 0, expiry_s=3600)
     place.subscribe(away, "full/#")
     away.disconnect()
@@ -305,8 +305,8 @@ def test_a_full_queue(place: OperatedCluster) -> None:
     assert any(step["what"] == "queue_full" for step in misses)
 
 
-def test_bytes_of_queues_are_those_of_the_sessions(place: OperatedCluster) -> None:
-    """What storage nodes show of all queues is the sum of what each session says."""
+def test_queue_bytes_equal_sum_of_sessions(place: OperatedCluster) -> None:
+    """The total of the storage nodes is the sum of the sessions."""
     away = place.come("bytes-away", 0, expiry_s=60)
     place.subscribe(away, "bytes/#")
     away.disconnect()
@@ -323,8 +323,8 @@ def test_bytes_of_queues_are_those_of_the_sessions(place: OperatedCluster) -> No
     place.ask("session", "delete", "bytes-away", "--yes")
 
 
-def test_two_operators_delete_one_session(place: OperatedCluster) -> None:
-    """It ends once: at least one is told that it is done, the others that or one line, and a later one stays."""
+def test_concurrent_session_delete_succeeds_once(place: OperatedCluster) -> None:
+    """It ends once: at least one command succeeds, the others succeed or print one line; a later session stays."""
     for _ in range(2):
         away = place.come("deleted-twice", 0, expiry_s=3600)
         place.subscribe(away, "deleted/#")
@@ -338,8 +338,8 @@ def test_two_operators_delete_one_session(place: OperatedCluster) -> None:
         assert place.run("session", "show", "deleted-twice")[0] == 1
 
 
-def test_an_expired_message(place: OperatedCluster) -> None:
-    """Its entry goes when the client comes back: the queue says how long it lives, then the journal that it is over."""
+def test_expired_message_explained(place: OperatedCluster) -> None:
+    """Its entry is removed when the client returns: the queue shows its expiry, then the journal the removal."""
     away = place.come("expired", 0, expiry_s=3600)
     place.subscribe(away, "expired/#")
     away.disconnect()
@@ -362,8 +362,8 @@ def _is_over(place: OperatedCluster, client_id: str) -> bool:
     return not entries or entries[0]["expires_in_s"] <= 0
 
 
-def test_an_earlier_connection_acknowledged_it(place: OperatedCluster) -> None:
-    """Somebody else has the same client ID: the message went to it, and never comes again."""
+def test_acknowledgement_by_earlier_connection_explained(place: OperatedCluster) -> None:
+    """Two clients share a client ID: the first one got the message, and it is not sent again."""
     assert place.ask("trace", "start", "topic", "twin/#", "--name", "twin", "--for", "60s").code == 0
     got = place.subscribe(place.come("twin", 0, expiry_s=3600), "twin/#")
     place.publish(place.come("twin-publisher"), "twin/x")
@@ -383,8 +383,8 @@ def test_an_earlier_connection_acknowledged_it(place: OperatedCluster) -> None:
     assert what == "finished" and "entry 2 of 'twin' is not in its queue: it was acknowledged, or dropped" in why
 
 
-def test_ctrl_c_within_a_question_is_ctrl_c(place: OperatedCluster) -> None:
-    """It came while two nodes were asked, so as a group, and a command ended with a traceback."""
+def test_ctrl_c_during_query_exits_cleanly(place: OperatedCluster) -> None:
+    """Ctrl-C during queries of two nodes raised an exception group, and the command ended with a traceback."""
 
     async def ask_two(_: object) -> None:
         async def interrupted() -> None:
@@ -399,13 +399,13 @@ def test_ctrl_c_within_a_question_is_ctrl_c(place: OperatedCluster) -> None:
 
 
 def heed() -> None:
-    """Let Ctrl-C end a command: who runs the tests in the background ignores it, and so would the command."""
+    """Let Ctrl-C end a command: background shells start tests, and so the command, with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("way", ["ctrl-c", "head"])
-def test_a_list_that_is_watched_ends_without_a_traceback(place: OperatedCluster, way: str) -> None:
-    """It asks again and again, plain in a pipe; Ctrl-C ends it, and so does a reader that has seen enough."""
+def test_watched_list_ends_without_traceback(place: OperatedCluster, way: str) -> None:
+    """It repeats the query, as plain text in a pipe; Ctrl-C or a closed pipe ends it."""
     words = ("listener", "list", "--watch", "--every", "0.1", "--node", "edge-0", "-o", "jsonl")
     command = [*place.cluster.command_line(), *words, "--data", str(place.cluster.data)]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
@@ -426,7 +426,7 @@ def test_a_list_that_is_watched_ends_without_a_traceback(place: OperatedCluster,
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
-    """It draws nodes and slow clients, Ctrl-C or q ends it; a pipe gets lines of JSON, with rates from the second."""
+    """It shows nodes and slow clients, Ctrl-C or q ends it; a pipe gets lines of JSON, with rates from the second."""
     socket = ["tmux", "-S", str(tmp_path / "tmux")]
     command = [*place.cluster.command_line(), "top", "--every", "1", "--data", str(place.cluster.data)]
 
@@ -459,8 +459,8 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
 
 
 @timed
-def test_a_stopped_edge_costs_a_list_a_second(place: OperatedCluster) -> None:
-    """It is named, the others are shown, and the exit code is 3; the start of the command is taken off."""
+def test_stopped_edge_delays_list_by_a_second(place: OperatedCluster) -> None:
+    """It is named, the others are shown, and the exit code is 3; the command's start time is subtracted."""
     start_s = place.ask("client", "list", "--limit", "1").took_s
     pid = place.cluster.pid("edge-1")
     os.kill(pid, signal.SIGSTOP)
@@ -474,8 +474,8 @@ def test_a_stopped_edge_costs_a_list_a_second(place: OperatedCluster) -> None:
     assert_within("what a stopped edge costs a list", (answer.took_s - start_s) * 1e3, 3_000)
 
 
-def test_zz_a_partition_without_primary(place: OperatedCluster) -> None:
-    """Both storage nodes are stopped: lists name the partitions, and a client's story begins with its own."""
+def test_zz_partition_without_primary(place: OperatedCluster) -> None:
+    """Both storage nodes are stopped: lists name the partitions, and a client's explanation starts with its own."""
     pids = [place.cluster.pid(f"storage-{number}") for number in range(2)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

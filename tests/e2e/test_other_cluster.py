@@ -1,4 +1,4 @@
-"""Processes whose data belongs to another cluster of the same name and authority: refused in one line, exit code 2."""
+"""Processes with data of another cluster of the same name and authority: refused in one line, exit code 2."""
 
 import datetime
 import json
@@ -35,7 +35,7 @@ def command(node: NodePlan) -> list[str]:
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlan]:
-    """A cluster of one router, of which nothing else runs."""
+    """A cluster with one running router only."""
     folder = tmp_path_factory.mktemp("cluster")
     options = UpOptions(edges=1, data=folder, tls_port=0, balance=True, admin=True, admin_port=0)
     umask = os.umask(0o077)
@@ -57,7 +57,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlan]:
 
 @pytest.mark.parametrize("tier", ["storage", "edge", "balance", "admin"])
 def test_process_with_data_of_another_cluster_ends_with_one_line(plan: ClusterPlan, tier: str) -> None:
-    """Certificates and the cluster's name are right; the data is not of this cluster, and stays as it was."""
+    """Certificates and the cluster's name are right; the data belongs to another cluster, and stays unchanged."""
     node = node_of(plan, tier)
     folder, name = data_of(node), "stratamq"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -71,8 +71,8 @@ def test_process_with_data_of_another_cluster_ends_with_one_line(plan: ClusterPl
     assert "Traceback" not in ended.stderr
 
 
-def test_node_of_another_name_ends_before_it_asks_anybody(plan: ClusterPlan) -> None:
-    """The folder says so: no router is needed."""
+def test_node_of_another_name_ends_before_any_request(plan: ClusterPlan) -> None:
+    """Its folder has another name: no router is needed."""
     node = node_of(plan, "storage")
     write_cluster_file(data_of(node), "elsewhere", OTHER)
     ended = subprocess.run(command(node), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -80,10 +80,8 @@ def test_node_of_another_name_ends_before_it_asks_anybody(plan: ClusterPlan) -> 
 
 
 @pytest.mark.parametrize("tier", ["admin", "balance"])
-def test_client_of_the_cluster_is_ready_when_it_names_the_cluster_that_it_reached(
-    plan: ClusterPlan, tier: str, tmp_path: Path
-) -> None:
-    """It remembers the cluster; without a router it is not ready, and says why."""
+def test_cluster_client_ready_after_cluster_is_identified(plan: ClusterPlan, tier: str, tmp_path: Path) -> None:
+    """It stores the cluster's identity; without a router it is not ready, and reports the reason."""
     node = node_of(plan, tier)
     router = node_of(plan, "router")
     name, cluster_id = read_cluster_file(data_of(router))

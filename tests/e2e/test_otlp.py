@@ -1,4 +1,4 @@
-"""The service beside a real cluster sends a traced message as spans to a collector of its own process."""
+"""The service beside a real cluster exports a traced message as spans to a collector in its own process."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not he
 
 
 @pytest.mark.slow
-def test_a_traced_message_reaches_a_collector(tmp_path: Path) -> None:
-    """Publish, commit and both deliveries are one trace; an untraced message is none."""
+def test_traced_message_reaches_collector(tmp_path: Path) -> None:
+    """Publish, commit and both deliveries are one trace; an untraced message creates no span."""
     with (
         receiver(tmp_path / "spans") as collector,
         local_cluster("--admin-port", "0", "--set", f"admin.otlp_endpoint={collector.endpoint}") as cluster,

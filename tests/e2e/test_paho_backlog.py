@@ -1,4 +1,4 @@
-"""paho-mqtt, as it is installed, with a backlog: it sends all of it at once, whatever Receive Maximum says."""
+"""Unmodified paho-mqtt with a backlog: it sends all of it at once, regardless of Receive Maximum."""
 
 import threading
 import time
@@ -17,15 +17,15 @@ from tests.patience import PATIENCE_S
 MESSAGES = 200
 IN_FLIGHT = 60  # of them are sent before the edge dies
 TIMEOUT_S = PATIENCE_S
-DRAINED_S = 20.0  # after the reconnect; 0.1 s for QoS 1 and 1.4 s for QoS 2 where the machine does nothing else
+DRAINED_S = 20.0  # after the reconnect; 0.1 s for QoS 1 and 1.4 s for QoS 2 on an idle machine
 
 
 class Publisher:
-    """A client that its edge is taken away from."""
+    """A client that loses its edge."""
 
     def __init__(self, port: int, version: MQTTProtocolVersion, qos: int, *, kept: bool) -> None:
         self.name = f"backlog/{int(version)}/{qos}/{'kept' if kept else 'new'}"
-        self.once = qos == 2 and kept  # a session that ends with its edge forgets what it had received
+        self.once = qos == 2 and kept  # a session that ends with its edge loses its received identifiers
         self.qos = qos
         self.connects = 0
         self.connected = threading.Event()
@@ -37,7 +37,7 @@ class Publisher:
         options = {} if version == V5 else {"clean_session": not kept}
         client_id = self.name.replace("/", "-")
         self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=version, **options)  # type: ignore[arg-type]
-        self.paho.max_inflight_messages_set(0 if kept else 20)  # 0: none of its own, as in an older libmosquitto
+        self.paho.max_inflight_messages_set(0 if kept else 20)  # 0: unlimited, as in an older libmosquitto
         self.paho.reconnect_delay_set(1, 1)
         self.paho.on_connect = self._on_connect
         self.paho.on_disconnect = self._on_disconnect
@@ -84,8 +84,8 @@ def come(reader: PahoClient) -> Counter[str]:
     return Counter(message.payload.decode() for message in reader.messages)
 
 
-def test_a_backlog_is_drained_after_its_edge_was_killed() -> None:
-    """3.1.1 and 5, QoS 1 and 2, 200 messages: within seconds of the reconnect, QoS 2 once, nobody is cut off."""
+def test_backlog_drained_after_edge_kill() -> None:
+    """3.1.1 and 5, QoS 1 and 2, 200 messages: within seconds of the reconnect, QoS 2 once, no client is disconnected."""
     with local_cluster("--edges", "2") as cluster:
         reader = PahoClient(cluster.port(1, "plain"), "backlog-reader", version=V5, expiry_s=600)  # a bounded queue
         reader.subscribe("backlog/#", 2)
@@ -116,7 +116,7 @@ def test_a_backlog_is_drained_after_its_edge_was_killed() -> None:
 
 
 def _lose_the_edge(cluster: LocalCluster, publishers: list[Publisher]) -> None:
-    """Kill the edge while messages are under way, and queue the others meanwhile."""
+    """Kill the edge while messages are in flight, and queue the others meanwhile."""
     for publisher in publishers:
         publisher.publish(0, IN_FLIGHT)
     cluster.kill("edge-0")

@@ -33,10 +33,10 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("listener", ["plain", "ws"])
-def test_a_client_gets_all_that_it_publishes(echo: Path, cluster: LocalCluster, listener: str) -> None:
-    """Messages of each QoS come without waiting for later ones.
+def test_client_receives_all_that_it_publishes(echo: Path, cluster: LocalCluster, listener: str) -> None:
+    """Messages of each QoS arrive without waiting for later ones.
 
-    paho C reads the second packet of a frame only when more bytes come: with ``packets_per_frame = "many"`` it
+    paho C reads the second packet of a frame only when more bytes arrive: with ``packets_per_frame = "many"`` it
     gets 1 of 100.
     """
     scheme, path = {"plain": ("tcp", ""), "ws": ("ws", "/mqtt")}[listener]

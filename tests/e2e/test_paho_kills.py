@@ -1,8 +1,8 @@
-"""paho-mqtt, as it is installed, while nodes of every tier are killed with -9 and frozen with SIGSTOP.
+"""Unmodified paho-mqtt, while nodes of every tier are killed with -9 and stopped with SIGSTOP.
 
-Clients of versions 3.1.1 and 5, QoS 1 and 2, publish without a pause and keep their sessions; each waits at one edge
-and reconnects there by itself. Afterwards: a message whose PUBACK or PUBCOMP came reached every stored subscription,
-QoS 2 once, and no client stands still for 10 s after the last fault. By hand, twenty times:
+Clients of versions 3.1.1 and 5, QoS 1 and 2, publish continuously and keep their sessions; each uses one edge
+and reconnects there by itself. Afterwards: a message with PUBACK or PUBCOMP reached every stored subscription,
+QoS 2 once, and no client stalls for 10 s after the last fault. By hand, twenty times:
 ``python -m tests.e2e.test_paho_kills --runs 20``.
 """
 
@@ -50,7 +50,7 @@ def _client(name: str, port: int, version: MQTTProtocolVersion, **callbacks: Cal
     options = {} if version == V5 else {"clean_session": False}
     client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=version, **options)  # type: ignore[arg-type]
     client.reconnect_delay_set(1, 2)
-    client.max_inflight_messages_set(0)  # no bound of its own, as in an older libmosquitto
+    client.max_inflight_messages_set(0)  # unlimited, as in an older libmosquitto
     for callback, function in callbacks.items():
         setattr(client, callback, function)
     more = {}
@@ -63,7 +63,7 @@ def _client(name: str, port: int, version: MQTTProtocolVersion, **callbacks: Cal
 
 
 class Journal:
-    """What one client sent and received, with the time of each line, in a file of its own if a folder is given."""
+    """One client's sent and received messages with times, in its own file if a folder is given."""
 
     def __init__(self, keep: Path | None, name: str) -> None:
         self._file = (keep / f"{name}.log").open("w") if keep is not None else None
@@ -80,7 +80,7 @@ class Journal:
 
 
 class Progress:
-    """Notes when something of a client was last acknowledged or received."""
+    """Records when a client last received a message or an acknowledgement."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -106,8 +106,8 @@ class Publisher:
         self._open: dict[int, str] = {}
         self._room = threading.Semaphore(OPEN_MAX)
         self._stop = threading.Event()
-        self.excused: set[str] = set()  # QoS 2, sent anew by paho after their PUBREC
-        self._received: set[int] = set()  # identifiers whose PUBREC came
+        self.excused: set[str] = set()  # QoS 2, sent again by paho after their PUBREC
+        self._received: set[int] = set()  # identifiers with a PUBREC
         callbacks: dict[str, Callable[..., None]] = {"on_publish": self._on_publish, "on_log": self._on_log}
         self.paho = _client(self.name.replace("/", "-"), port, version, **callbacks)
         self.paho.loop_start()
@@ -122,10 +122,10 @@ class Publisher:
         self._room.release()
 
     def _on_log(self, _client: object, _data: object, _level: object, line: str) -> None:
-        """Note what paho itself sends twice.
+        """Record the messages that paho itself sends twice.
 
-        A second attempt to reconnect makes paho forget that a PUBREC came: it sends the PUBLISH again instead of PUBREL
-        [MQTT-4.3.3-5]. Where the broker has had the PUBREL before, that is a new message to it.
+        After a second attempt to reconnect, paho has lost the PUBREC: it sends the PUBLISH again instead of PUBREL
+        [MQTT-4.3.3-5]. If the broker has received the PUBREL before, that is a new message to it.
         """
         self.journal.note(line)
         if (found := re.match(r"Received PUBREC \(Mid: (\d+)\)", line)) is not None:
@@ -148,7 +148,7 @@ class Publisher:
             number += 1
 
     def end(self) -> None:
-        """Publish nothing more, and wait until all is acknowledged."""
+        """Stop publishing, and wait until all messages are acknowledged."""
         self._stop.set()
         self._thread.join()
         deadline = time.monotonic() + DRAIN_S
@@ -162,7 +162,7 @@ class Publisher:
 
 
 class Subscriber:
-    """A stored session that counts what comes."""
+    """A stored session that counts received messages."""
 
     def __init__(self, name: str, port: int, version: MQTTProtocolVersion, keep: Path | None = None) -> None:
         self.name = name
@@ -190,7 +190,7 @@ class Subscriber:
 
 @dataclass
 class Outcome:
-    """One run: what was wrong, in words, and how much was looked at."""
+    """One run: its errors as text, and the numbers of checked messages."""
 
     wrong: list[str] = field(default_factory=list)
     accepted: int = 0
@@ -205,7 +205,7 @@ def _wait_back(cluster: LocalCluster, node: str, former: int) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to one node; nodes may stand still at the same time."""
+    """A fault of one node; the faults of several nodes may overlap."""
 
     after_s: float  # the start of the one before
     node: str
@@ -229,7 +229,7 @@ def _drawn(rng: random.Random, nodes: list[str]) -> list[Fault]:
 
 
 def _drawn_dense(rng: random.Random, nodes: list[str]) -> list[Fault]:
-    """Return storage nodes and edges that stand still at overlapping times, about as long as a lease and its ends."""
+    """Return overlapping stops of storage nodes and edges, of about the length of a lease."""
     schedule = []
     storages = [node for node in nodes if node.startswith("storage")]
     edges = [node for node in nodes if node.startswith("edge")]
@@ -265,7 +265,7 @@ def _carry_out(cluster: LocalCluster, fault: Fault) -> None:
 
 
 def _faults(cluster: LocalCluster, schedule: list[Fault], journal: Journal) -> None:
-    """Carry a schedule out; what begins before another has ended runs beside it."""
+    """Apply a schedule; overlapping faults run concurrently."""
     under_way: dict[str, threading.Thread] = {}
     for fault in schedule:
         time.sleep(fault.after_s)
@@ -324,7 +324,7 @@ def _run(cluster: LocalCluster, rng: random.Random, draw: Draw, keep: Path | Non
 
 
 def _compare(publishers: list[Publisher], subscribers: list[Subscriber], outcome: Outcome) -> None:
-    """Wait until what was accepted has come, and say what has not, or too often."""
+    """Wait until all accepted messages arrived; report lost and repeated ones."""
     accepted = set[str]().union(*(publisher.accepted for publisher in publishers))
     excused = set[str]().union(*(publisher.excused for publisher in publishers))
     outcome.excused = len(excused)
@@ -349,8 +349,8 @@ def _compare(publishers: list[Publisher], subscribers: list[Subscriber], outcome
 
 
 @pytest.mark.slow
-def test_real_clients_lose_nothing_and_never_stand_still() -> None:
-    """One run; twenty are made by hand."""
+def test_real_clients_lose_no_message_and_never_stall() -> None:
+    """One run; run twenty by hand."""
     outcome = run(1)
     assert not outcome.wrong, (outcome.faults, outcome.wrong)
     assert outcome.accepted > 100

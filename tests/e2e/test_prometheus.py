@@ -1,4 +1,4 @@
-"""promtool reads the pages of every tier; a real Prometheus finds, scrapes and judges a cluster through a kill."""
+"""promtool validates the pages of every tier; a real Prometheus discovers, scrapes and evaluates a cluster with a kill."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def load(cluster: LocalCluster) -> Iterator[None]:
 
 
 def happenings(cluster: LocalCluster) -> None:
-    """Let happen what some family counts: a queue, a take-over, a refusal, a drop, a member of a shared group."""
+    """Create events for the counters: a queue, a take-over, a refusal, a drop, a member of a shared group."""
     port = cluster.port(0, "plain")
     absent = PahoClient(port, "absent", expiry_s=1)
     absent.subscribe("load/1", 1)
@@ -69,8 +69,8 @@ def happenings(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_sees_a_cluster_through_a_kill(tmp_path: Path) -> None:
-    """Pages of every tier are well-formed; each panel of each board has data; alarms fire by a kill, and end."""
+def test_prometheus_scrapes_cluster_and_alerts_on_kill(tmp_path: Path) -> None:
+    """Pages of every tier are well-formed; each panel of each board has data; alerts fire after a kill, and resolve."""
     with local_cluster(*NODES, "--admin-port", "0", "--no-restart") as cluster, load(cluster):
         for node, about in cluster.state["nodes"].items():
             if "metrics" not in about["addresses"]:

@@ -1,4 +1,4 @@
-"""A partition whose only whole copy is gone waits, says what is left, and serves that when an operator accepts it."""
+"""A partition without its only complete copy waits, reports the rest, and serves that after an operator's consent."""
 
 import json
 import shutil
@@ -8,14 +8,14 @@ from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_cluster import connected, publish
 
 
-def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
-    """NIST: recover. Nothing is served before that, and nothing is given up without --yes."""
+def test_operator_accepts_loss_of_wiped_disk() -> None:
+    """Before that the partition serves no request, and the command requires --yes."""
     with local_cluster("--edges", "1", "--set", "router.partitions=8") as cluster:
         former = cluster.pid("storage-0")
         cluster.kill("storage-0")
         shutil.move(cluster.data / "storage-0" / "store", cluster.data / "gone")
         cluster.wait_for(lambda: without_primary(cluster) == 8, "known to be without a primary")
-        # Its node has no primary because it died; that it has nothing is known when it has come back and was asked.
+        # It has no primary because the node died; the empty copy is known after the node returned and reported.
         cluster.wait_for(
             lambda: all("storage-0" in row for row in recoverable(cluster)["partitions"]), "back and asked"
         )
@@ -46,10 +46,10 @@ def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
 
 
 def recoverable(cluster: LocalCluster) -> dict[str, Any]:
-    """Return what is left of each partition that waits."""
+    """Return the recoverable data of each waiting partition."""
     return cluster.admin("ring", "recover", "all")
 
 
 def without_primary(cluster: LocalCluster) -> int:
-    """Return how many partitions nobody serves."""
+    """Return the number of partitions without a primary."""
     return int(cluster.admin("cluster", "status")["partitions_without_primary"])

@@ -1,6 +1,6 @@
-"""`user disable` at three routers, three storage nodes and two edges: its time, and that nothing comes behind it.
+"""`user disable` at three routers, three storage nodes and two edges: its duration, and no later delivery.
 
-Slow: `pytest -s -m slow tests/e2e/test_revocation_figures.py` prints the figures.
+Slow: `pytest -s -m slow tests/e2e/test_revocation_figures.py` prints the results.
 """
 
 import contextlib
@@ -91,8 +91,8 @@ def disabled(cluster: LocalCluster, user: str) -> tuple[float, int, int]:
     """Disable a user who publishes at both edges.
 
     Returns:
-        Seconds until the command returned, its start included; acknowledgements behind that; deliveries of messages
-        that were published behind it.
+        Seconds until the command returned, with its start; later acknowledgements; deliveries of messages
+        published later.
     """
     publishers = [Publisher(cluster.port(edge, "plain"), user, f"{user}-{edge}") for edge in range(2)]
     watch = BlockingClient(cluster.port(1, "plain"))
@@ -122,14 +122,14 @@ def disabled(cluster: LocalCluster, user: str) -> tuple[float, int, int]:
 
 
 @pytest.mark.slow
-def test_idle(cluster: LocalCluster) -> None:
+def test_disable_in_idle_cluster(cluster: LocalCluster) -> None:
     took_s, acknowledged, delivered = disabled(cluster, "bob")
     print(f"idle: `user disable` returned in {took_s:.2f} s; behind it {acknowledged} PUBACKs, {delivered} deliveries")
     assert took_s <= 1.0 and not acknowledged and not delivered
 
 
 @pytest.mark.slow
-def test_at_ten_thousand_messages_a_second(cluster: LocalCluster) -> None:
+def test_disable_at_ten_thousand_messages_a_second(cluster: LocalCluster) -> None:
     with load(cluster.port(0, "plain")) as sent:
         time_before, sent_before = time.monotonic(), sent[0]
         took_s, acknowledged, delivered = disabled(cluster, "bert")
@@ -142,8 +142,8 @@ def test_at_ten_thousand_messages_a_second(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-def test_behind_an_election(cluster: LocalCluster) -> None:
-    """Not the fence time of an edge, as none died: the routers noted that."""
+def test_disable_after_election(cluster: LocalCluster) -> None:
+    """Faster than the fence time of an edge: the routers know that no edge died."""
     former = _leader(cluster)
     cluster.kill(former)
     cluster.wait_for(lambda: _leader(cluster) not in ("", former), "another leader")

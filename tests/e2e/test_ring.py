@@ -35,7 +35,7 @@ def refused(cluster: LocalCluster, *arguments: str) -> str:
     return result.stderr
 
 
-def test_a_drained_storage_node_holds_nothing_and_nothing_is_lost(cluster: LocalCluster) -> None:
+def test_drained_storage_node_holds_no_partition_and_loses_no_message(cluster: LocalCluster) -> None:
     """Queued messages move with their partition."""
     subscriber = connected(cluster, 0, "durable", clean=False)
     subscriber.subscribe("d/#", 1)
@@ -51,7 +51,7 @@ def test_a_drained_storage_node_holds_nothing_and_nothing_is_lost(cluster: Local
     again.close()
 
 
-def test_a_rebalance_goes_on_when_the_leader_is_killed(cluster: LocalCluster) -> None:
+def test_rebalance_continues_when_leader_killed(cluster: LocalCluster) -> None:
     """The job is in the log."""
     cluster.admin("ring", "add", "storage-1", "--detach")
     cluster.kill(cluster.admin("cluster", "status")["leader"])
@@ -67,8 +67,8 @@ def finished(cluster: LocalCluster) -> bool:
     return cluster.admin("ring", "status")["phase"] not in ("running", "aborting")
 
 
-def test_a_killed_command_leaves_the_old_or_the_new_placement(cluster: LocalCluster) -> None:
-    """kill -9 of the command line from its start to long after its order was taken."""
+def test_killed_command_leaves_old_or_new_placement(cluster: LocalCluster) -> None:
+    """kill -9 of the command line, from its start to long after its order was accepted."""
     began = time.monotonic()
     cluster.admin("ring", "plan")
     whole_s = time.monotonic() - began
@@ -95,8 +95,8 @@ def test_a_killed_command_leaves_the_old_or_the_new_placement(cluster: LocalClus
     assert seen == {True, False}, "killed too early, or too late, every time"
 
 
-def test_a_rebalance_is_paused_resumed_and_aborted(cluster: LocalCluster) -> None:
-    """Each is one word; the end is 3, partial, for who watches."""
+def test_rebalance_paused_resumed_and_aborted(cluster: LocalCluster) -> None:
+    """Each is one word; a watching command ends with exit code 3, partial."""
     planned = cluster.admin("ring", "drain", "storage-1", "--dry-run")
     assert planned["slots_moved"] and {"keys", "bytes"} <= set(planned["moves"][0])
     before = placement(cluster)
@@ -115,8 +115,8 @@ def test_a_rebalance_is_paused_resumed_and_aborted(cluster: LocalCluster) -> Non
     assert cluster.admin("ring", "verify")["ok"]
 
 
-def test_a_delegation_is_tried_made_and_taken_back(cluster: LocalCluster) -> None:
-    """explain follows it; without --yes nothing is taken back."""
+def test_delegation_tried_created_and_removed(cluster: LocalCluster) -> None:
+    """explain follows it; a removal requires --yes."""
     at = cluster.admin("ring", "explain", "plant-7/x/y")["shard"]
     assert cluster.admin("ring", "delegate", "plant-7", "--depth", "2", "--pin", "router-1", "--dry-run")["dry_run"]
     assert cluster.admin("ring", "explain", "plant-7/x/y")["shard"] == at
@@ -129,13 +129,13 @@ def test_a_delegation_is_tried_made_and_taken_back(cluster: LocalCluster) -> Non
 
 
 def test_refusals_are_one_line(cluster: LocalCluster) -> None:
-    """Unknown node, a node that holds something, a router that is not in the group."""
+    """An unknown node, a node with partitions, a router outside the group."""
     assert "unknown node" in refused(cluster, "ring", "drain", "storage-9")
     assert "still holds" in refused(cluster, "ring", "remove", "storage-0", "--yes")
     assert "not in the group" in refused(cluster, "cluster", "leave", "router-9", "--yes")
 
 
-def test_a_router_leaves_the_group_and_joins_again(cluster: LocalCluster) -> None:
+def test_router_leaves_group_and_rejoins(cluster: LocalCluster) -> None:
     """Learner, caught up, voter."""
     leader = cluster.admin("cluster", "status")["leader"]
     other = next(name for name in ("router-0", "router-1", "router-2") if name != leader)
@@ -143,8 +143,8 @@ def test_a_router_leaves_the_group_and_joins_again(cluster: LocalCluster) -> Non
     assert other in cluster.admin("cluster", "join", other)["voters"]
 
 
-def test_without_a_majority_a_change_is_refused(cluster: LocalCluster) -> None:
-    """Two of three routers stand still: exit code 4, one line for each router that was asked, nothing changed."""
+def test_change_without_majority_refused(cluster: LocalCluster) -> None:
+    """Two of three routers are stopped: exit code 4, one line for each queried router, no state changed."""
     before = placement(cluster)
     leader = cluster.admin("cluster", "status")["leader"]
     stopped = [cluster.pid(name) for name in ("router-0", "router-1", "router-2") if name != leader]

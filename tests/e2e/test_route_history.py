@@ -1,8 +1,8 @@
-"""SUBACK means subscribed, everywhere, at real processes: a recorded history while routers are killed and stopped.
+"""SUBACK means subscribed at every edge of a real cluster: a recorded history while routers are killed and stopped.
 
-Subscribers and publishers at different edges, their times recorded; every 2 s the leader or a follower is killed with
--9, or stopped for longer than an election, or for longer than a lease, and goes on as if nothing had happened: to the
-others that is a partition. The judge is ``stratamq check``.
+Subscribers and publishers at different edges, with recorded times; every 2 s the leader or a follower is killed with
+-9, or stopped for longer than an election or a lease, and then resumed: to the others that is a partition.
+``stratamq check`` checks the history.
 """
 
 import contextlib
@@ -40,8 +40,8 @@ def disturb(cluster: LocalCluster, rng: random.Random) -> None:
         os.kill(known["pid"], signal.SIGCONT)
 
 
-def test_every_publish_after_a_suback_arrives_while_routers_are_killed_and_stopped(tmp_path: Path) -> None:
-    """What is not acknowledged may be late; nothing that was is missing."""
+def test_publish_after_suback_arrives_during_router_kills_and_stops(tmp_path: Path) -> None:
+    """Unacknowledged messages may be late; no acknowledged one is missing."""
     history = tmp_path / "routes.jsonl"
     rng = random.Random(7)
     options = ("--routers", "3", "--storages", "1", "--edges", "3", "--plain-port", "0")

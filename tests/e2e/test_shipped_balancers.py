@@ -54,7 +54,7 @@ def adapted(file: str, port: int, edges: list[ExtraEdge], listener: str) -> str:
     text = "".join(line for line in text.splitlines(keepends=True) if "10.0.0.12" not in line)
     text = text.replace("bind :8883", f"bind 127.0.0.1:{port}").replace("listen 8883", f"listen 127.0.0.1:{port}")
     metrics = iter(edge.addresses["metrics"].rpartition(":")[2] for edge in edges)
-    # Each edge has a health port of its own here, on one host.
+    # Each edge has its own health port here, on one host.
     return (
         re.sub(r"(    server edge-\S+ \S+)", lambda m: f"{m[1]} port {next(metrics)}", text)
         if "server edge-" in text
@@ -104,7 +104,7 @@ def connects(edges: list[ExtraEdge], cluster: LocalCluster) -> list[float]:
 
 
 def test_haproxy_passes_tls_through(cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path) -> None:
-    """Both edges get clients, which see the edges' certificate; health is asked on another port."""
+    """Both edges get clients, which see the edges' certificate; health is polled on another port."""
     port, config = free_port(), tmp_path / "haproxy.cfg"
     config.write_text(adapted("haproxy-passthrough.cfg", port, edges, "behind").replace("check port 9749", "check"))
     context = ssl.create_default_context(cafile=cluster.authority)
@@ -138,7 +138,7 @@ def for_envoy(text: str, port: int, edges: list[ExtraEdge]) -> str:
 
 
 def test_envoy_passes_tls_through(cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path) -> None:
-    """Both edges get clients by the shipped file: health is asked on another port, PROXY headers are read."""
+    """Both edges get clients by the shipped file: health is polled on another port, PROXY headers are read."""
     port, config = free_port(), tmp_path / "envoy.yaml"
     config.write_text(for_envoy((SHIPPED / "envoy.yaml").read_text(), port, edges))
     context = ssl.create_default_context(cafile=cluster.authority)
@@ -150,7 +150,7 @@ def test_envoy_passes_tls_through(cluster: LocalCluster, edges: list[ExtraEdge],
 
 
 def test_haproxy_ends_tls_and_names_the_client(cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path) -> None:
-    """A client ID stays at its edge; who has no certificate, or speaks no MQTT, reaches none."""
+    """A client ID stays at its edge; a client without a certificate or MQTT reaches no edge."""
     devices = DevelopmentAuthority(tmp_path / "devices", "devices", datetime.datetime.now(datetime.UTC))
     server, device = devices.server(), devices.client("sensor-1")
     (tmp_path / "mqtt.pem").write_bytes(server.certificate.read_bytes() + server.key.read_bytes())
@@ -174,10 +174,10 @@ def test_haproxy_ends_tls_and_names_the_client(cluster: LocalCluster, edges: lis
     assert sorted(now - then for now, then in zip(connects(edges, cluster), before, strict=True)) == [0, 6]
 
 
-def test_our_balancer_ends_tls_and_names_the_client(
+def test_own_balancer_ends_tls_and_names_the_client(
     cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path
 ) -> None:
-    """The verified name is the client's user; without a certificate nobody is let in there."""
+    """The verified name is the client's user; clients without a certificate are refused."""
     devices = DevelopmentAuthority(tmp_path / "devices", "devices", datetime.datetime.now(datetime.UTC))
     server, device = devices.server(), devices.client("sensor-1")
     shown = {"certificate": server.certificate, "key": server.key, "client_ca": devices.certificate, "proxy": True}

@@ -1,4 +1,4 @@
-"""A balancer without an edge: its door is shut at once, tells why, and opens with the first edge that has come."""
+"""A balancer without an edge closes its listener at once, reports the reason, and opens it for the first edge."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def is_refused(port: int) -> bool:
-    """Return whether nothing listens."""
+    """Return whether the port refuses connections."""
     try:
         socket.create_connection(("127.0.0.1", port), PATIENCE_S).close()
     except ConnectionRefusedError:
@@ -42,10 +42,10 @@ def readiness(address: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_without_an_edge_clients_are_refused_at_once(cluster: LocalCluster) -> None:
-    """Not kept waiting: they try another address; /readyz tells which listener has none.
+def test_clients_refused_at_once_without_an_edge(cluster: LocalCluster) -> None:
+    """Clients can try another address; /readyz names the listener without an edge.
 
-    In no moment that can be seen the door is shut and a candidate there: it opens with the map that brings one.
+    The listener is never seen closed while a candidate exists: it opens with the map that adds one.
     """
     health = f"127.0.0.1:{free_port()}"
     listeners = {"alone": {"port": free_port(), "opaque": False}}
@@ -76,7 +76,7 @@ def test_without_an_edge_clients_are_refused_at_once(cluster: LocalCluster) -> N
                 wait_until(lambda: not is_refused(ports["alone"]))
                 wait_until(lambda: readiness(health)[0] == 200)
                 over.set()
-                looking.join()  # before this edge ends in its turn
+                looking.join()  # before the edge stops at the end of the block
         finally:
             over.set()
         assert {(False, False), (True, True)} == set(seen)

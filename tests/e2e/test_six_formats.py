@@ -106,10 +106,10 @@ def asked() -> list[tuple[tuple[str, ...], list[str]]]:
     return found
 
 
-def test_no_command_is_forgotten() -> None:
-    """Each one that has forms is a question here, a change, or reads files."""
+def test_every_command_is_covered() -> None:
+    """Each command with output formats is a query here, a change, or reads files."""
     tree = set(commands(typer.main.get_command(application())))
-    named = {path for path, _ in asked() if path[0] != "store"}  # which is another room's, and made when it is asked
+    named = {path for path, _ in asked() if path[0] != "store"}  # created only when the test needs it
     others = {tuple(words.split(":")) for words in (CHANGES + " " + OF_FILES).split()}
     assert not named & others
     assert tree == named | others
@@ -143,7 +143,7 @@ def place() -> Iterator[OperatedCluster]:
 
 
 def read(form: str, text: str) -> Any:
-    """Return what a form holds; tables are looked at as lines."""
+    """Return the parsed content of an output format; tables as lines."""
     if form == "json":
         return json.loads(text) if text else None
     if form == "jsonl":
@@ -159,15 +159,15 @@ def read(form: str, text: str) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """Return the keys of what was answered: values move meanwhile."""
+    """Return the keys of an answer: values change between queries."""
     if isinstance(value, dict):
         return sorted(value)
     return [] if value in (None, [], "") else type(value).__name__
 
 
 @pytest.mark.slow
-def test_each_question_in_each_form(place: OperatedCluster) -> None:
-    """Each form can be read by what reads it, says the same as JSON, and ends with the same exit code."""
+def test_each_query_in_each_format(place: OperatedCluster) -> None:
+    """Each format parses, has the content of the JSON, and the same exit code."""
 
     def one(question: tuple[tuple[str, ...], list[str]]) -> list[str]:
         path, words = question

@@ -1,4 +1,4 @@
-"""A disk whose syncs take long or fail, under a real cluster: only what waits for the disk waits; nothing is lost."""
+"""Slow or failing syncs under a real cluster: only requests that need the disk wait; no message is lost."""
 
 import itertools
 import shutil
@@ -17,8 +17,8 @@ from wire.messages.cluster_map import partition_of
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: apt install gcc")
 
 PARTITIONS = 8
-SOON_MS = 1_500  # what does not wait for a sync of 3 s
-SERIAL = itertools.count()  # of a try, which has names of its own
+SOON_MS = 1_500  # limit for requests that do not wait for a sync of 3 s
+SERIAL = itertools.count()  # of an attempt, for its names
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def cluster(disk: SlowDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def elsewhere(beside: str, *prefixes: str) -> list[str]:
-    """Return topics or client IDs of other partitions: what shares one with a commit shows only committed state."""
+    """Return topics or client IDs of other partitions: requests of the same partition wait for the commit."""
     free = (f"{prefix}{number}" for prefix in prefixes for number in range(100))
     wanted: dict[str, str] = {}
     for key in free:
@@ -51,8 +51,8 @@ def client(cluster: LocalCluster, client_id: str = "", *, expiry_s: int = 0) -> 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
 @timed
-def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDisk, seconds: float) -> None:
-    """CONNECTs, retained reads and QoS 0 go on during a sync; a PUBACK comes behind it; no lease is lost (3.0 > L)."""
+def test_only_requests_of_slow_partition_wait(cluster: LocalCluster, disk: SlowDisk, seconds: float) -> None:
+    """CONNECTs, retained reads and QoS 0 continue during a sync; PUBACK follows it; no lease expires (3.0 > L)."""
     name = f"s{seconds}-{next(SERIAL)}-"
     retained, reads = elsewhere(name, f"{name}/retained", f"{name}-reads")
     stored, subscriber, publisher = client(cluster, name, expiry_s=1), client(cluster), client(cluster)
@@ -90,8 +90,8 @@ def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDis
     assert_within("what does not wait for the disk", longest_s * 1e3, SOON_MS)
 
 
-def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(cluster: LocalCluster, disk: SlowDisk) -> None:
-    """The node begins anew from what the disk has; what was not acknowledged is sent again by its edge, and is."""
+def test_failed_sync_ends_process_without_acknowledgement(cluster: LocalCluster, disk: SlowDisk) -> None:
+    """The node restarts from the disk; unacknowledged messages are sent again by the edge, and acknowledged."""
     stored, publisher = client(cluster, "failed", expiry_s=1), client(cluster)
     stored.subscribe("failed/kept", 1)
     publisher.publish("failed/kept", "one", 1)
@@ -100,7 +100,7 @@ def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(cluster: LocalC
     waiting = publisher.paho.publish("failed/kept", "two", 1)
 
     def is_started_again() -> bool:
-        is_published = waiting.is_published()  # looked at first: the next process may acknowledge it at once
+        is_published = waiting.is_published()  # read first: the next process may acknowledge it at once
         found = cluster.is_started_again("storage-0", before)
         assert found or not is_published, "acknowledged by a node whose sync failed"
         return found

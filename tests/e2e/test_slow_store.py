@@ -32,14 +32,14 @@ WIDE = 256  # partitions, nearly each of which keeps a long message
 LONG = "x" * 140_000
 READS = 6  # of each kind
 SHOWN_MS = 2_500  # by a command that has to start
-SOON_MS = 1_500  # what waits for no sync
+SOON_MS = 1_500  # limit for requests that wait for no sync
 STORED_S = 10 * PATIENCE_S
-SERIAL = itertools.count()  # of a try, which has a folder of its own
+SERIAL = itertools.count()  # of an attempt, for its folder
 
 
 @contextmanager
 def _slow(tmp_path: Path, partitions: int) -> Iterator[tuple[SlowDisk, LocalCluster]]:
-    """Run a cluster whose storage node has a disk that can be made slow."""
+    """Run a cluster whose storage node has a disk with adjustable delay."""
     folder = tmp_path / str(next(SERIAL))
     folder.mkdir()
     disk = SlowDisk(folder / "control")
@@ -51,7 +51,7 @@ def _slow(tmp_path: Path, partitions: int) -> Iterator[tuple[SlowDisk, LocalClus
 
 
 def assert_none_in_the_loop(disk: SlowDisk, cluster: LocalCluster) -> None:
-    """No sync was waited for by the storage node's loop; the node's log says which ones were."""
+    """Assert that the storage node's loop waited for no sync; the node's log lists the syncs."""
     if disk.waited:
         lines = (cluster.data / "logs" / "storage-0.log").read_text().splitlines()
         raise AssertionError("syncs in the loop:\n" + "\n".join(line for line in lines if line.startswith("slow disk")))
@@ -59,8 +59,8 @@ def assert_none_in_the_loop(disk: SlowDisk, cluster: LocalCluster) -> None:
 
 @pytest.mark.parametrize(("seconds", "megabytes"), [(1.0, 80), (3.0, 40)])
 @timed
-def test_a_store_whose_syncs_take_long_is_filled(tmp_path: Path, seconds: float, megabytes: int) -> None:
-    """Much of QoS 1: all are acknowledged by one incarnation, and QoS 0 and CONNECTs go on all the time."""
+def test_store_with_slow_syncs_acknowledges_all(tmp_path: Path, seconds: float, megabytes: int) -> None:
+    """Much QoS 1: one incarnation acknowledges all, and QoS 0 and CONNECTs continue meanwhile."""
     with _slow(tmp_path, PARTITIONS) as (disk, cluster):
         port, before = cluster.port(0, "plain"), cluster.pid("storage-0")
         partitions = set()
@@ -101,10 +101,10 @@ def test_a_store_whose_syncs_take_long_is_filled(tmp_path: Path, seconds: float,
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
 @timed
-def test_a_commit_larger_than_the_log_s_region(tmp_path: Path, seconds: float) -> None:
-    """Each partition keeps a message's body: with many of them, one turn writes more than a region takes.
+def test_commit_larger_than_log_region(tmp_path: Path, seconds: float) -> None:
+    """Each partition stores a message's body: with many of them, one iteration writes more than a region holds.
 
-    Leases, links and QoS 0 go on. A CONNECT may wait: while so much is behind, storage takes nothing of edges.
+    Leases, links and QoS 0 continue. A CONNECT may wait: during such a commit, storage reads no requests of edges.
     """
     with _slow(tmp_path, WIDE) as (disk, cluster):
         port, before = cluster.port(0, "plain"), cluster.pid("storage-0")
@@ -142,8 +142,8 @@ def test_a_commit_larger_than_the_log_s_region(tmp_path: Path, seconds: float) -
 
 @pytest.mark.parametrize("seconds", [0.2, 3.0])
 @timed
-def test_other_partitions_are_read_while_a_sync_hangs(tmp_path: Path, seconds: float) -> None:
-    """One partition writes: retained messages come, sessions are shown, clients without a stored one connect."""
+def test_other_partitions_readable_during_hung_sync(tmp_path: Path, seconds: float) -> None:
+    """One partition writes: retained messages arrive, sessions are listed, clients without a stored one connect."""
     with _slow(tmp_path, PARTITIONS) as (disk, cluster):
         port = cluster.port(0, "plain")
         written = partition_of("stored", PARTITIONS)

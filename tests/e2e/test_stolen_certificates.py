@@ -1,4 +1,4 @@
-"""A certificate of a node that never registered, at real nodes: it reads nothing that only a living node may read."""
+"""A node certificate that never registered: real nodes send it no data reserved for live nodes."""
 
 import ssl
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 class Stolen:
-    """A link of somebody with the certificate of an edge."""
+    """A link with a stolen edge certificate."""
 
     def __init__(self, connection: ssl.SSLSocket, name: str) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class Stolen:
         self._connection.sendall(self._core.take_output())
 
     def hear(self, *until: type) -> list[Control]:
-        """Return what comes, up to a message of a type."""
+        """Return received messages, up to a message of a type."""
         heard: list[Control] = []
         while not any(isinstance(message, until) for message in heard):
             data = self._connection.recv(1 << 18)
@@ -63,8 +63,8 @@ class Stolen:
         return heard
 
 
-def test_an_edge_that_never_registered_reads_the_map_alone(cluster: LocalCluster) -> None:
-    """NIST: protect. It read argon2id records, SCRAM verifiers and the policy; registered, it does, and is counted."""
+def test_unregistered_edge_reads_map_only(cluster: LocalCluster) -> None:
+    """It read argon2id records, SCRAM verifiers and the policy; after registration it may, and is counted."""
     with connect(cluster, "router-0", authority(cluster).node("edge", "edge-77")) as connection:
         stolen = Stolen(connection, "edge-77")
         stolen.say(*QUESTIONS, FollowMap(0))
@@ -80,8 +80,8 @@ def test_an_edge_that_never_registered_reads_the_map_alone(cluster: LocalCluster
         assert 'router_credentials_sent_total{edge="edge-77"} 1' in cluster.metrics("router-0")
 
 
-def test_no_other_node_takes_its_link(cluster: LocalCluster) -> None:
-    """NIST: protect. It read what is retained at a storage node, and published at edges."""
+def test_other_nodes_refuse_its_link(cluster: LocalCluster) -> None:
+    """It read retained messages at a storage node, and published at edges."""
     for node in ("storage-0", "edge-0"):
         with connect(cluster, node, authority(cluster).node("edge", "edge-78")) as connection:
             connection.sendall(encode_hello(NodeIdentity(CLUSTER, "edge-78", "edge", LIFE, "127.0.0.1:1")))

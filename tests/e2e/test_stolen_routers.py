@@ -1,7 +1,7 @@
-"""A router's certificate that is in no Raft group, at real nodes: what it says changes nothing, and is counted.
+"""A router certificate outside every Raft group, at real nodes: its messages have no effect, and are counted.
 
-It says what stopped durable service of a whole cluster, granted a denied topic, and ordered in an operator's name.
-Nodes have it among their seeds, so they dial it; links that it dials are not taken (``test_forged_messages.py``).
+Such messages stopped durable service of a cluster, granted a denied topic, and gave orders in an operator's name.
+The nodes have it among their seeds, so they dial it; its own dials are refused (``test_forged_messages.py``).
 """
 
 import re
@@ -71,7 +71,7 @@ def refused(cluster: LocalCluster, node: str) -> int:
 
 
 def attack(cluster: LocalCluster, thief: StolenRouter, node: str, *messages: Control) -> None:
-    """Say something to a node that dialled the thief; return when it refused all of it."""
+    """Send messages to a node that dialled the thief; return when it has refused all of them."""
     before = refused(cluster, node)
     thief.say(node, *messages)
     cluster.wait_for(lambda: refused(cluster, node) >= before + len(messages), f"refused by {node}")
@@ -86,8 +86,8 @@ def serves(cluster: LocalCluster, name: str) -> BlockingClient:
     return client
 
 
-def test_a_forged_step_of_the_map_stops_nothing(cluster: LocalCluster, thief: StolenRouter) -> None:
-    """NIST: protect. Each storage node was told that it holds nothing, and no durable CONNECT came through any more."""
+def test_forged_map_step_has_no_effect(cluster: LocalCluster, thief: StolenRouter) -> None:
+    """Each storage node removed its partitions, and no durable CONNECT succeeded afterwards."""
     stays = serves(cluster, "map")
     before, told = the_map(cluster), cluster.admin("cluster", "status")
     nowhere = {number: PartitionEntry(entry.epoch + 1) for number, entry in enumerate(before.partitions)}
@@ -104,8 +104,8 @@ def test_a_forged_step_of_the_map_stops_nothing(cluster: LocalCluster, thief: St
     assert is_settled(cluster) and not after["contradictions"] and after["map_epoch"] == told["map_epoch"]
 
 
-def test_a_forged_step_of_the_policy_grants_nothing(cluster: LocalCluster, thief: StolenRouter) -> None:
-    """NIST: protect. It granted a denied topic, and a later change of the role was called settled."""
+def test_forged_policy_step_grants_no_permission(cluster: LocalCluster, thief: StolenRouter) -> None:
+    """It granted a denied topic, and a later change of the role was reported as settled."""
     epoch = put_role(cluster, "other/#")
     for ahead in (1, 2):
         step = PolicyStep(epoch + ahead, roles={"device": RoleRecord("device", priority=1_000)})
@@ -122,8 +122,8 @@ def put_role(cluster: LocalCluster, denied: str) -> int:
     return int(status["policy_epoch"])
 
 
-def test_orders_in_an_operator_s_name_are_not_carried_out(cluster: LocalCluster, thief: StolenRouter) -> None:
-    """NIST: protect. Clients were kicked, sessions deleted, listeners paused, and messages published past all rules."""
+def test_forged_operator_orders_refused(cluster: LocalCluster, thief: StolenRouter) -> None:
+    """Clients were kicked, sessions deleted, listeners paused, and messages published past all rules."""
     stays = serves(cluster, "ordered")
     attack(cluster, thief, "edge-0", *orders(("listener pause", "plain"), ("reload", ""), ("client kick", "ordered")))
     for storage in STORAGES:
@@ -138,14 +138,14 @@ def test_orders_in_an_operator_s_name_are_not_carried_out(cluster: LocalCluster,
 
 
 def every_log(cluster: LocalCluster) -> str:
-    """Return what the nodes wrote for operators: logs, and audits."""
+    """Return the logs and audits of all nodes."""
     files = [*cluster.data.rglob("*.log"), *(path for path in cluster.data.rglob("*audit*") if path.is_file())]
     assert files
     return "\n".join(path.read_text(errors="replace") for path in files)
 
 
-def test_routers_carry_out_nothing_either(cluster: LocalCluster) -> None:
-    """NIST: protect. They take links of all who may register, and judge the sender at each message."""
+def test_routers_refuse_forged_orders(cluster: LocalCluster) -> None:
+    """Routers accept links of every registered node, and authorize the sender of each message."""
     entry = NodeEntry(STOLEN, "router", LIFE, "127.0.0.1:1")
     said = [
         *orders(("reload", "")), RegisterRequest(1, entry), Heartbeat(STOLEN, LIFE, 1.0, 10**6),

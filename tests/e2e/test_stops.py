@@ -1,6 +1,6 @@
-"""SIGTERM, SIGHUP and SIGUSR1 on real processes: clients are told, primaries and leadership are handed over.
+"""SIGTERM, SIGHUP and SIGUSR1 on real processes: clients get a reason, primaries and leadership move.
 
-The cluster restarts what ended, so each test finds it whole again.
+The cluster restarts ended processes, so each test starts with a complete cluster.
 """
 
 import os
@@ -87,7 +87,7 @@ def settle(cluster: LocalCluster, load: Load) -> None:
 
 
 def readiness(cluster: LocalCluster, node: str) -> int:
-    """Return what /readyz answers."""
+    """Return the status of /readyz."""
     address = cluster.state["nodes"][node]["addresses"]["metrics"]
     try:
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as page:
@@ -150,8 +150,8 @@ class Paho:
         self.client.loop_stop()
 
 
-def test_a_hangup_and_a_look_at_the_state_end_no_node(cluster: LocalCluster) -> None:
-    """Both are the end of a process that does not hear them."""
+def test_sighup_and_sigusr1_end_no_node(cluster: LocalCluster) -> None:
+    """Both end a process without a handler."""
     nodes = ("edge-0", "storage-0", "router-0")
     pids = {node: cluster.pid(node) for node in nodes}
     for pid in pids.values():
@@ -166,13 +166,13 @@ def test_a_hangup_and_a_look_at_the_state_end_no_node(cluster: LocalCluster) -> 
     assert {node: cluster.pid(node) for node in nodes} == pids
 
 
-def test_clients_of_an_edge_are_told_and_lose_nothing(cluster: LocalCluster) -> None:
+def test_clients_of_stopping_edge_get_reason_and_lose_no_message(cluster: LocalCluster) -> None:
     """MQTT 5 reads 0x8B, 3.1.1 the close; each message is acknowledged, now or when it is sent again, and arrives."""
     reader = Paho(cluster, "reader", V5, 1, "stops/#")
     writers = [Paho(cluster, "five", V5, 0), Paho(cluster, "four", MQTTProtocolVersion.MQTTv311, 0)]
 
     def go_on(count: int) -> bool:
-        return all([writer.publish(count) for writer in writers])  # noqa: C419  each of them goes on
+        return all([writer.publish(count) for writer in writers])  # noqa: C419  calls every writer
 
     until(lambda: not go_on(MESSAGES) and min(writer.sent for writer in writers) > WINDOW, "under way")
     term(cluster, "edge-0")
@@ -186,8 +186,8 @@ def test_clients_of_an_edge_are_told_and_lose_nothing(cluster: LocalCluster) -> 
     assert "stopped in order" in log(cluster, "edge-0")
 
 
-def test_a_node_that_stops_is_not_ready_and_takes_nobody(cluster: LocalCluster) -> None:
-    """A client that reads 0x8B and does not close keeps its edge a moment longer: enough to look at it."""
+def test_stopping_node_is_not_ready_and_accepts_no_client(cluster: LocalCluster) -> None:
+    """A client that reads 0x8B and does not close delays its edge long enough for the check."""
     for _ in range(TRIES):
         pid = cluster.pid("edge-0")
         until(lambda: readiness(cluster, "edge-0") == 200, "ready")
@@ -199,14 +199,14 @@ def test_a_node_that_stops_is_not_ready_and_takes_nobody(cluster: LocalCluster) 
         assert client.read() is None
         found, takes = readiness(cluster, "edge-0"), can_connect(cluster)
         client.close()
-        if Path(f"/proc/{pid}").exists():  # it was looked at in time
+        if Path(f"/proc/{pid}").exists():  # the check was in time
             break
         until(lambda pid=pid: cluster.is_started_again("edge-0", pid), "started again")  # type: ignore[misc]
     assert (found, takes) == (503, False)
 
 
 def can_connect(cluster: LocalCluster) -> bool:
-    """Return whether somebody listens at edge-0."""
+    """Return whether edge-0 accepts connections."""
     try:
         connected(cluster, 0).close()
     except ConnectionRefusedError:
@@ -214,8 +214,8 @@ def can_connect(cluster: LocalCluster) -> bool:
     return True
 
 
-def test_a_storage_node_is_replaced_before_it_ends(cluster: LocalCluster) -> None:
-    """No client waits for a lease, and nothing is lost, repeated or reordered."""
+def test_storage_node_replaced_before_it_ends(cluster: LocalCluster) -> None:
+    """No client waits for a lease, and no message is lost, repeated or reordered."""
     load = Load(cluster.port(1, "plain"), 24)
     settle(cluster, load)
     placements = ask_links("ring show", {}, "", cluster.data).result["partitions"]
@@ -239,8 +239,8 @@ def test_a_storage_node_is_replaced_before_it_ends(cluster: LocalCluster) -> Non
     assert all(client.done for client in load.clients)
 
 
-def test_all_of_them_at_once(cluster: LocalCluster) -> None:
-    """Tier by tier, within the bound, nobody killed, nothing handed to a node that stops. The cluster is gone then."""
+def test_all_nodes_stopped_together(cluster: LocalCluster) -> None:
+    """Tier by tier, in time, no process killed, no primary moved to a stopping node. The cluster is stopped afterwards."""
     assert cluster.stop() == 0
     said = cluster.log.read_text()
     assert said.rstrip().endswith("stopped") and "killed" not in said
@@ -249,8 +249,8 @@ def test_all_of_them_at_once(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-def test_the_leader_of_the_routers_hands_over() -> None:
-    """Another one leads when it ends; SUBSCRIBE and PUBLISH go on."""
+def test_stopping_leader_transfers_leadership() -> None:
+    """Another one leads when it ends; SUBSCRIBE and PUBLISH continue."""
     with local_cluster("--routers", "3", "--edges", "1") as cluster:
         until(lambda: status(cluster).get("leader"), "led")
         leader = str(status(cluster)["leader"])

@@ -31,8 +31,8 @@ def forms(secret: bytes) -> set[str]:
     return {one[2:-2] for one in found}
 
 
-def test_nothing_that_was_planted_is_in_it(tmp_path: Path) -> None:
-    """NIST: protect. Passwords, keys, tokens and payloads in no form; the manifest's hashes are those of the files."""
+def test_bundle_contains_no_planted_secret(tmp_path: Path) -> None:
+    """Passwords, keys, tokens and payloads in no form; the manifest's hashes are those of the files."""
     with operated_cluster("--edges", "1", "--admin-port", "0") as here:
         data, port = here.cluster.data, here.cluster.port(0, "plain")
         token = str(here.cluster.admin("token", "create", "planted", "--role", "operator")["token"])

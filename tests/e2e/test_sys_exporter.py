@@ -1,8 +1,8 @@
-"""A real exporter that reads ``$SYS``: what it shows of an edge has the names and types of what it shows of Mosquitto.
+"""A real exporter that reads ``$SYS``: its series of an edge have the names and types of those of Mosquitto.
 
-mqtt-exporter subscribes by plain MQTT, makes a figure of each payload that is a number, and serves them to Prometheus.
-It is installed beside this package, for it wants other versions of libraries.
-Slow: ``pytest -m slow tests/e2e/test_sys_exporter.py``; wants the package index, and Debian's mosquitto.
+mqtt-exporter subscribes by plain MQTT and exports each numeric payload to Prometheus.
+It is installed separately, because it needs other versions of libraries.
+Slow: ``pytest -m slow tests/e2e/test_sys_exporter.py``; needs the package index, and Debian's mosquitto.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def exported(python: Path, broker: int, **more: str) -> Iterator[int]:
 
 
 def series(port: int) -> Series:
-    """Return what the exporter shows of the broker."""
+    """Return the exporter's series of the broker."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as page:
             text = page.read().decode()
@@ -80,7 +80,7 @@ def series(port: int) -> Series:
 
 
 def until(port: int, least: int) -> Series:
-    """Return what it shows once that is so much."""
+    """Return its series once there are at least this many."""
     deadline = time.monotonic() + PATIENCE_S
     while len(found := series(port)) < least:
         assert time.monotonic() < deadline, sorted(found)
@@ -97,8 +97,8 @@ def published(port: int) -> None:
     client.close()
 
 
-def test_an_exporter_shows_of_an_edge_what_it_shows_of_mosquitto(exporter: Path, tmp_path: Path) -> None:
-    """Each series of Mosquitto's is one of ours; what is a number there is one here."""
+def test_exporter_series_of_edge_equal_those_of_mosquitto(exporter: Path, tmp_path: Path) -> None:
+    """Each of Mosquitto's series exists here; numeric ones are numeric."""
     if not Path(EXECUTABLE).exists():
         pytest.skip("mosquitto is not installed (Debian: mosquitto)")
     with mosquitto(tmp_path, "allow_anonymous true", "sys_interval 1") as broker, exported(exporter, broker) as port:

@@ -1,4 +1,4 @@
-"""Tokens of real clients, with a real server of keys in a process of its own: keys that rotate, die and lie."""
+"""Tokens of real clients, with a real key server in its own process: keys that rotate, die and lie."""
 
 import base64
 import json
@@ -97,7 +97,7 @@ def test_tokens_of_a_shared_secret(place: Place) -> None:
 
 @pytest.mark.skipif(not PUBLISHER, reason="needs mosquitto_pub: apt-get install mosquitto-clients")
 def test_mosquitto_pub_with_a_token(place: Place) -> None:
-    """A good one is let in and judged, and the exit code says what a wrong one is."""
+    """A valid one is accepted and authorized; a wrong one gives an exit code."""
 
     def publish(password: str) -> int:
         command = [PUBLISHER, "-V", "5", "-p", str(place.port("secret")), "-u", "x", "-P", password]
@@ -110,7 +110,7 @@ def test_mosquitto_pub_with_a_token(place: Place) -> None:
 
 @pytest.mark.skipif(not SUBSCRIBER, reason="needs mosquitto_sub: apt-get install mosquitto-clients")
 def test_mosquitto_sub_with_a_token(place: Place) -> None:
-    """NIST: protect. A message comes with a good one; a wrong one is told, and nothing comes."""
+    """A message arrives with a valid one; a wrong one is reported, and no message arrives."""
     port = place.port("secret")
     keep_one(port, "x", token(SECRET, "HS256"))
     assert read_one(port, "x", token(SECRET, "HS256")) == (0, "for you\n")
@@ -119,7 +119,7 @@ def test_mosquitto_sub_with_a_token(place: Place) -> None:
         assert code_of_end in (0x86, 0x87) and said == ""
 
 
-def test_a_connection_ends_with_its_token(place: Place) -> None:
+def test_connection_closed_when_token_expires(place: Place) -> None:
     for life_s in (3, 10, 60):  # longer on a machine that needs so long until it is connected
         until = int(time.time()) + life_s
         client, outcome = come(place.port("secret"), user="x", password=token(SECRET, "HS256", exp=until))
@@ -133,7 +133,7 @@ def test_a_connection_ends_with_its_token(place: Place) -> None:
 
 
 def test_paho_logs_in_and_renews_by_auth(place: Place) -> None:
-    """The method JWT: the connection outlives its first token by the next one, and a bad one ends it (0x87)."""
+    """The method JWT: the next token extends the connection, and an invalid one ends it (0x87)."""
 
     def until(seconds: float) -> bytes:
         return token(SECRET, "HS256", exp=time.time() + seconds).encode()
@@ -154,8 +154,8 @@ def test_paho_logs_in_and_renews_by_auth(place: Place) -> None:
     stranger.close()
 
 
-def test_keys_of_an_address_rotate_die_and_lie(place: Place) -> None:
-    """A new key is fetched for the first token that names it; what the server says wrong changes nothing."""
+def test_keys_of_server_rotate_die_and_lie(place: Place) -> None:
+    """A new key is fetched for the first token that names it; a wrong answer of the server keeps the known keys."""
     port, one, two, bad = place.port("set"), *(ed25519.Ed25519PrivateKey.generate() for _ in range(3))
     place.serve("good", one=one)
     # The empty set of the start was a failure: asked again in 30 s, or for a login.

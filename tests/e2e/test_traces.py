@@ -30,8 +30,8 @@ def stages(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(event["stage"], event["node"].partition("-")[0], event.get("client_id", "")) for event in events]
 
 
-def test_a_topic_is_followed_over_edges_and_storage(place: OperatedCluster) -> None:
-    """From received to acknowledged in the order of its way, all under one origin."""
+def test_topic_traced_over_edges_and_storage(place: OperatedCluster) -> None:
+    """From received to acknowledged in order, all under one origin."""
     publisher = place.come("way-publisher", 0)
     durable = place.subscribe(place.come("way-durable", 1, expiry_s=600), "way/#")
     passing = place.subscribe(place.come("way-passing", 1), "way/#")
@@ -73,8 +73,8 @@ def test_a_topic_is_followed_over_edges_and_storage(place: OperatedCluster) -> N
     assert len(events_of(place, "way")) == len(events)
 
 
-def test_a_client_is_followed(place: OperatedCluster) -> None:
-    """What it publishes, what it gets, and that it comes and goes; nothing of others."""
+def test_client_traced(place: OperatedCluster) -> None:
+    """Its publishes, deliveries, connects and disconnects; no events of other clients."""
     assert place.run("trace", "start", "client", "told-*", "--name", "client")[0] == 0
     told, other = place.come("told-one", 0), place.come("untold", 1)
     got = place.subscribe(told, "told/in")
@@ -95,8 +95,8 @@ def test_a_client_is_followed(place: OperatedCluster) -> None:
     assert sum(stage == "received" for stage, _, _ in found) == 1
 
 
-def test_a_sent_message_shows_its_way(place: OperatedCluster) -> None:
-    """`msg send --trace` prints a tree, of its own message alone, and leaves no trace running."""
+def test_sent_message_prints_its_trace(place: OperatedCluster) -> None:
+    """`msg send --trace` prints a tree of its own message only, and leaves no trace running."""
     place.subscribe(place.come("sent-durable", 1, expiry_s=600), "sent/#")
     place.subscribe(place.come("sent-member", 1), "$share/g/sent/#")
     code, shown, said = place.run("msg", "send", "sent/1", "hello", "--trace", "--node", "edge-0")
@@ -112,7 +112,7 @@ def test_a_sent_message_shows_its_way(place: OperatedCluster) -> None:
 
 
 def test_tail_ends_with_the_trace(place: OperatedCluster) -> None:
-    """It prints what comes, and ends when the trace does; a trace ends at its number of events."""
+    """It prints events until the trace ends; a trace ends at its number of events."""
     assert place.run("trace", "start", "topic", "tail/#", "--name", "tail", "--events", "2", "--for", "60s")[0] == 0
     command = [*place.cluster.command_line(), "trace", "tail", "tail", "--data", str(place.cluster.data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
@@ -126,8 +126,8 @@ def test_tail_ends_with_the_trace(place: OperatedCluster) -> None:
     assert (row["state"], row["events"]) == ("events", 2)
 
 
-def test_bad_input_is_one_line_and_changes_nothing(place: OperatedCluster) -> None:
-    """No pattern, none of its kind, an unknown trace, and the seventeenth."""
+def test_bad_input_is_one_line_and_changes_no_state(place: OperatedCluster) -> None:
+    """No pattern, a wrong kind, an unknown trace, and the seventeenth."""
     for words, part in (
         (("start", "topic"), "wants a pattern"),
         (("start", "topic", "a/#/b"), "no topic filter"),

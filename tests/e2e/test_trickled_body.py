@@ -1,4 +1,4 @@
-"""A request whose body trickles is answered with 408 in its time, and keeps nobody out meanwhile."""
+"""A request with a trickling body gets 408 at its timeout, and blocks no other caller meanwhile."""
 
 import socket
 import time
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 TRICKLES = 20
 
 
-def test_bodies_that_trickle_are_ended() -> None:
-    """NIST: protect. A byte a second of 1 000 that were promised, by twenty strangers, before they say who they are."""
+def test_trickling_bodies_time_out() -> None:
+    """One byte a second of a declared length of 1 000, by twenty unauthenticated callers."""
     with local_cluster("--edges", "1", "--admin-port", "0") as cluster:
         base = served(cluster)
         host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")

@@ -1,4 +1,4 @@
-"""Real nodes that cannot serve: each says what it waits for, in its log, at /readyz and in `cluster status`."""
+"""Real nodes that cannot serve: each reports the reason in its log, at /readyz and in `cluster status`."""
 
 import datetime
 import json
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 def readyz(plan: NodePlan) -> str:
-    """Return a node's /readyz, "" while nobody listens."""
+    """Return a node's /readyz, "" while its port is closed."""
     port = tomllib.loads(plan.config.read_text())["metrics"]["port"]
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_S) as page:
@@ -80,7 +80,7 @@ def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
 
 @pytest.mark.parametrize("nodes", [("router.replicas=3", "router.min_in_sync=2")], indirect=True)
 def test_three_copies_and_one_storage_node(nodes: Nodes) -> None:
-    """The edge says first that no router answers, then which copies lack a place; the router says the latter too."""
+    """The edge first reports that no router answers, then the copies without a node; the router reports the latter too."""
     plan = nodes.plan
     (edge,) = plan.of_tier("edge")
     nodes.start(edge)
@@ -98,8 +98,8 @@ def test_three_copies_and_one_storage_node(nodes: Nodes) -> None:
         time.sleep(0.1)
 
 
-def test_a_node_that_was_asked_before_it_was_ready_becomes_ready(nodes: Nodes) -> None:
-    """A probe comes when it likes: an edge whose page had been read ended when it wanted to say where that is."""
+def test_node_probed_before_ready_becomes_ready(nodes: Nodes) -> None:
+    """Probes come at any time: an edge with an early request failed when it announced its page."""
     (edge,) = nodes.plan.of_tier("edge")
     nodes.start(edge, "metrics.prepare=true")
     until(f"not ready: no router answers at {nodes.plan.routers[0]}\n", edge)

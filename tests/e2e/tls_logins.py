@@ -1,9 +1,9 @@
-"""Honest clients in a process of their own: logins by TLS at a rate, each a handshake, a CONNECT and an end.
+"""Honest clients in their own process: logins by TLS at a rate, each a handshake, a CONNECT and an end.
 
     python -m tests.e2e.tls_logins PORT AUTHORITY RATE NAME
 
-Goes on until stdin is closed, and prints what came of them, and in how many seconds. It does not fall
-behind by waiting: a login that is late is made at once.
+Runs until stdin is closed, and prints the results and the seconds. A late login is made at once, so
+delays do not reduce the rate.
 """
 
 import contextlib
