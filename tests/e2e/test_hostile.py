@@ -69,7 +69,7 @@ def ends_within(process: "subprocess.Popen[str]", seconds: float) -> Iterator[No
 
 
 def attack(count: int, seconds: float) -> tuple[list[float], int, dict[str, list[int]]]:
-    """Return latencies of the pair during an attack, growth of the edge's memory in bytes, and the attackers' counts."""
+    """Return latencies of the pair during an attack, growth of the edge's memory in bytes, and attack counts."""
     with local_cluster("--edges", "1", "--ws-port", "0", "--set", "edge.connect_timeout_s=2") as cluster:
         plain, websocket = cluster.port(0, "plain"), cluster.port(0, "ws")
         pair = Pair(plain)

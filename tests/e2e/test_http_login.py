@@ -149,7 +149,7 @@ def test_allow_deny_and_ignore(place: Place) -> None:
 
 
 def test_only_rules_of_http_answer_apply(place: Place) -> None:
-    """With http_acl the answer's rules; without rules all is denied; is_superuser gives the listener's configured role."""
+    """With http_acl the answer's rules; without rules all is denied; is_superuser gives the listener's role."""
     place.says(
         ann={"body": {**ALLOW, "acl": RULES}},
         bare={"body": ALLOW},
@@ -258,7 +258,7 @@ def test_hostile_answers_refused_without_effect_on_others(place: Place) -> None:
 
 
 def test_hung_server_opens_breaker(place: Place) -> None:
-    """0x88 after the timeout, then at once while the breaker is open; recovers within seconds; connected clients stay."""
+    """0x88 after the timeout, then at once while the breaker is open; recovers in seconds; connected clients stay."""
     place.closed()
     place.says(ann={"body": {**ALLOW, "acl": RULES}})
     stands, standing = come(place.port, user="ann", password="x")

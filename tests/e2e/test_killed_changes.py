@@ -132,7 +132,7 @@ def test_killed_leader_applies_order_once(cluster: LocalCluster) -> None:
 
 
 def test_thousand_streams_bounded_and_released(cluster: LocalCluster, token: str) -> None:
-    """Streams up to the limit are served, more are refused at once, other requests are served, and slots are released."""
+    """Streams up to the limit are served, more are refused at once, others are served, and slots are released."""
     base = served(cluster)
     host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
     cookie = httpx.post(f"{base}/login", json={"token": token}, timeout=PATIENCE_S).headers["set-cookie"]
