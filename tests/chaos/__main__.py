@@ -1,10 +1,10 @@
 """``python -m tests.chaos --minutes N [--seed n] [--rows F01,...]``: schedules of faults on real processes.
 
-``--schedules 30 --seconds 60 --kills 4 --fresh --write docs/chaos.md`` is the run whose tables the manual shows:
-every row at least once, then kills of one node per role with clients that measure how long they are not served.
+``--schedules 30 --seconds 60 --kills 4 --fresh --write docs/chaos.md`` creates the tables of the manual:
+every row at least once, then kills of one node per role with clients that measure the time without service.
 
-Decides which rows run on which cluster with which workload; what is broken is drawn in ``schedule.py``. Every schedule
-ends in a quiet phase and all checkers. Exit code 1 when a promise was seen broken or a process ended by itself; the
+This module selects rows, clusters and workloads; ``schedule.py`` draws the faults. Every schedule
+ends in a quiet phase and all checkers. Exit code 1 after a broken promise or an unexpected end of a process; the
 history and the logs of such a run are kept.
 """
 
@@ -44,14 +44,14 @@ DAMAGE = frozenset({"F20", "F21", "F22"})  # other copies are needed to mend it
 LINKS = frozenset({"F08", "F09", "F10", "F11", "F12", "F14"})
 SHIMMED = frozenset({"F02", "F05", "F06", "F16", "F17", "F24"})
 LEFT_OUT = {"F13": "this harness cannot delay links of real processes; tests/chaos/test_fault_proxy.py does"}
-# Of --schedules: each once, then the first ten again with other seeds. F19 has disks, and so a cluster, of its own.
+# Of --schedules: each once, then the first ten again with other seeds. F19 has disks, and so its own cluster.
 SHOWN = (
     *("F01", "F02", "F03", "F04", "F05", "F06", "F07", "F08", "F09", "F10"),
     *("F11", "F14", "F16", "F17", "F20", "F21", "F22", "F34", "F35", "F19"),
 )
 SHOWN_MINUTES = 45.0
 SECONDS = 20.0  # of faults per schedule
-DETECTION_S = 12.0  # what a lost edge, a lease and a slow machine may take until a will is fired
+DETECTION_S = 12.0  # bound until a will is published: lost edge, lease and a slow machine
 PER_CLUSTER = 6  # schedules before a cluster is replaced by a new one
 
 __all__ = ["main", "run_one"]
@@ -67,11 +67,11 @@ async def run_one(
     every_fault: bool = False,
     operations_per_s: float = 15.0,
 ) -> Result:
-    """Run one schedule and judge it; one that fails, or does not recover in time, is written to ``kept``.
+    """Run one schedule and check it; a failed run, or one that does not recover in time, is written to ``kept``.
 
     Args:
-        seconds: The work lasts at least so long.
-        every_fault: Faults begin after that too, until the schedule is at its end.
+        seconds: Minimum duration of the workload.
+        every_fault: Run the whole schedule, even if it takes longer.
     """
     if schedule.row == "fleet":
         return await run_fleet(cluster, schedule, kept)

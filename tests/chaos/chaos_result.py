@@ -1,4 +1,4 @@
-"""What one schedule came to, as a line of JSON that is kept, and the tables made of many such lines."""
+"""The result of one schedule, stored as a line of JSON, and the tables of many such lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratamq.history.verdict import HistoryVerdict, Violation
 from tests.chaos.schedule import Schedule, tier_of
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "chaos.jsonl"
-LEASE_S = 2.5  # of an edge, and a moment: until then an older connection may still act when its edge does not answer
+LEASE_S = 2.5  # an edge's lease and a margin: until then an older connection may still act at an unresponsive edge
 MEASURED = (Kind.CONNECT, Kind.PUBLISH, Kind.SUBSCRIBE)
 
 __all__ = [
@@ -47,8 +47,8 @@ class Result(msgspec.Struct, frozen=True):
 
     Attributes:
         shape: Routers/storages/edges.
-        slow: Faults after which not everything served again in time.
-        ended: Processes that ended by themselves without a reason of ours.
+        slow: Faults without complete recovery in time.
+        ended: Processes that ended unexpectedly.
         accepted: QoS 1 and 2 publishes with a success answer.
         points: Crash points that were armed (F02), and how often they were reached.
         known: Findings that no promise excludes (``is_outside``); not among ``found``.
@@ -77,10 +77,10 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def within_lease(finding: Violation, lease_s: float) -> bool:
-    """Whether an older connection had effect only while its edge could hold its lease, as promise R9 allows.
+    """Return whether an older connection acted only while its edge could hold its lease, as promise R9 allows.
 
-    The promise is about the older connection: what it sent in that time may wait, at its edge and in queues, and reach
-    others long after. What is answered to it, or delivered to it, must be in time.
+    The promise is about the older connection: messages that it sent in that time may wait, at its edge and in queues,
+    and arrive long after. Its replies and deliveries must be in time.
     """
     if finding.checker != "single_owner" or not finding.proof:
         return False
@@ -96,10 +96,10 @@ def within_lease(finding: Violation, lease_s: float) -> bool:
 
 
 def is_outside(finding: Violation, history: RunHistory) -> bool:
-    """Whether a finding is of what docs/guarantees.md does not promise.
+    """Return whether docs/guarantees.md does not exclude a finding.
 
-    A QoS 2 repeat at a subscriber without a durable session, and an effect of an older connection within its edge's
-    lease: the checkers are stricter, because they judge other brokers too.
+    Such findings are a QoS 2 repeat at a subscriber without a durable session, and an effect of an older connection
+    within its edge's lease: the checkers are stricter, because they check other brokers too.
     """
     if within_lease(finding, LEASE_S):
         return True
@@ -126,7 +126,7 @@ def result_of(
     slow: list[str],
     ended: list[str],
 ) -> Result:
-    """Put together what is kept of one run."""
+    """Return the result of one run."""
     verbs = [str(fault.verb) for fault in schedule.faults]
     tiers = ["+".join(sorted({tier_of(node) for node in fault.nodes})) for fault in schedule.faults]
     marks = [mark for mark in history.marks if mark.kind in (Kind.KILL, Kind.FAULT)]
@@ -164,7 +164,7 @@ def read_results(path: Path = RESULTS) -> list[Result]:
 
 
 def fault_table(results: Iterable[Result]) -> str:
-    """Return the Markdown table: per row and shape what ran, how often, and what was found."""
+    """Return the Markdown table: per row and shape the runs, their number, and the findings."""
     grouped: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         grouped[result.row, result.shape].append(result)

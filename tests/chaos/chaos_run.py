@@ -1,7 +1,7 @@
-"""Doing what a schedule says to a cluster, with a mark in the history for every deed.
+"""Apply a schedule to a cluster, with a mark in the history for every action.
 
-Knows the cluster only as a Protocol: a real one of processes and fault proxies, or a fake. Whatever happens, every
-fault is undone before this returns, because the quiet phase that follows is what the checkers judge by.
+The cluster is a Protocol: real processes with fault proxies, or a fake. Every
+fault is undone before this returns, because the checkers need the quiet phase that follows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 from stratamq.history.operations import Kind
 from tests.chaos.schedule import Fault, Schedule, Verb
 
-RECOVERY_S = 30.0  # longest wait for a recovery between two faults; then the schedule ends and says so
+RECOVERY_S = 30.0  # longest wait for a recovery between two faults; then the schedule ends with a report
 UNDO_S = 20.0  # longest time for putting one thing right
 
 DISK_VERBS = frozenset(
@@ -43,7 +43,7 @@ class Marks(Protocol):
 
 
 class Cluster(Protocol):
-    """What a schedule can do to a cluster. Every call returns when it is done."""
+    """Actions of a schedule on a cluster. Every call returns when it is done."""
 
     def nodes(self) -> list[str]: ...
 
@@ -56,7 +56,7 @@ class Cluster(Protocol):
     async def cont(self, node: str) -> None: ...
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Let nothing pass from sender to receiver until ``heal_links``."""
+        """Block all traffic from sender to receiver until ``heal_links``."""
 
     def delay(self, sender: str, receiver: str, seconds: float) -> None: ...
 
@@ -76,7 +76,7 @@ class Cluster(Protocol):
 
 
 async def run_schedule(schedule: Schedule, cluster: Cluster, marks: Marks, seconds: float = float("inf")) -> list[str]:
-    """Run all faults in turn, up to one that does not recover in time; return that, to be told beside the findings.
+    """Run all faults in order, up to one that does not recover in time; return that for the report.
 
     Args:
         seconds: No fault begins later, because recoveries take time too.
@@ -99,7 +99,7 @@ async def run_schedule(schedule: Schedule, cluster: Cluster, marks: Marks, secon
             await cluster.recovered()
         if patience.cancelled_caught:
             slow.append(f"{number}. {fault}: not recovered after {RECOVERY_S:g} s")
-            break  # a second fault beside it would show what nobody promises
+            break  # no guarantee covers a second fault at the same time
     return slow
 
 
@@ -143,8 +143,8 @@ async def _undo(fault: Fault, cluster: Cluster) -> None:
             await cluster.heal_disk(node)
     elif verb not in (Verb.KILL, Verb.KILL_TWICE):
         cluster.heal_links()
-    # A node with a failed sync has ended itself, and one with a full disk may have: start what is down. A half-open
-    # connection is one whose other end was killed unheard.
+    # A node with a failed sync has ended itself, and one with a full disk may have: start the stopped ones. A half-open
+    # connection is one whose other end was killed without FIN or RST.
     if verb not in LEAVES_RUNNING:
         await _each(cluster.restart, nodes)
 
@@ -170,7 +170,7 @@ def _break_links(fault: Fault, cluster: Cluster) -> None:
 
 
 async def _flap(fault: Fault, cluster: Cluster) -> None:
-    """Cut and heal in turn; ``amount`` is how long each lasts."""
+    """Cut and heal alternately; ``amount`` is the duration of each."""
     end = trio.current_time() + fault.hold_s
     while trio.current_time() < end:
         _break_links(fault, cluster)

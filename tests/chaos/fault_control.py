@@ -1,4 +1,4 @@
-"""Fault proxies as a process of their own, told what to do over a small control socket.
+"""Run fault proxies in their own process, controlled over a small socket.
 
 One JSON object per line, one answer per line. ``{"link": "a-b", "do": "set", "direction": "to_server",
 "delay_s": 0.1}``; ``do`` is one of set, cut, heal, reset, half_open, stats, ports. Without ``link``: all links; without
@@ -27,10 +27,10 @@ __all__ = ["ControlClient", "command", "parse_link", "serve_control"]
 
 
 def command(links: dict[str, FaultProxy], order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one order; return the answer.
+    """Execute one order; return the answer.
 
     Raises:
-        UnknownFault: The order names something that does not exist; nothing was changed.
+        UnknownFault: The order has an unknown name; no link was changed.
     """
     order = dict(order)
     name, verb = order.pop("link", None), order.pop("do", "")

@@ -1,8 +1,8 @@
-"""A proxy in user space that does to TCP and UDP links what bad networks do.
+"""A proxy in user space that applies network faults to TCP and UDP links.
 
-The only method of breaking links that the tests depend on: it needs neither root nor kernel modules. One proxy stands
-for one link; its two directions fail apart. Changed in process through its methods, or from outside through
-``fault_control.py``. What the faults are is in ``faults.py``.
+It is the tests' only method of breaking links, and needs neither root nor kernel modules. One proxy is one link;
+its two directions fail separately. It is controlled in process by its methods, or from outside by
+``fault_control.py``. ``faults.py`` defines the faults.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FaultProxy", "TcpFaultProxy", "UdpFaultProxy"]
 
 
 class FaultProxy:
-    """What TCP and UDP proxies have in common: two directions and a port of their own."""
+    """The common part of TCP and UDP proxies: two directions and a port."""
 
     def __init__(self, target: Address, seed: int, name: str = "link") -> None:
         self.target, self.seed, self.name = target, seed, name
@@ -47,7 +47,7 @@ class FaultProxy:
         raise NotImplementedError
 
     def cut(self) -> None:
-        """Hold both directions: what a partition looks like from both ends."""
+        """Hold both directions, as in a partition."""
         self.to_server.set(hold=True)
         self.to_client.set(hold=True)
 
@@ -113,12 +113,12 @@ class TcpFaultProxy(FaultProxy):
         self._pairs.append(pair)
         try:
             with pair.scope:
-                # A cut link connects nobody: the client's SYN was answered by us, and silence follows.
+                # A cut link connects no client: the kernel has answered its SYN, and silence follows.
                 await _passable(self.to_server)
                 pair.server = await trio.open_tcp_stream(*self.target)
                 await self._forward(pair, pair.server)
         except OSError:
-            pair.reset()  # nobody listens there
+            pair.reset()  # the target's port is closed
         finally:
             self._pairs.remove(pair)
             self.counters["resets"] += pair.was_reset
@@ -171,7 +171,7 @@ class _Pipe:
         self._pair, self._source, self._sink, self._direction, self._rng = pair, source, sink, direction, rng
         self._queue: deque[tuple[float, bytes]] = deque()  # (due, data); b"" is the end of the stream
         self._queued_bytes = 0
-        self._moved = trio.Event()  # something was queued or taken
+        self._moved = trio.Event()  # the queue changed
 
     async def read(self) -> None:
         due = 0.0
@@ -296,7 +296,7 @@ class UdpFaultProxy(FaultProxy):
             while True:
                 try:
                     data = await back.recv(UDP_BYTES_MAX)
-                except ConnectionRefusedError:  # nobody listens there now; somebody may later
+                except ConnectionRefusedError:  # the target's port is closed, and may open later
                     continue
                 flight.launch(data)
 

@@ -1,7 +1,7 @@
-"""What can be wrong with one direction of a link, and the dice that decide when.
+"""Faults of one direction of a link, and the random decisions when they occur.
 
-Data and decisions only; sockets are in ``fault_proxy.py``. All dice of a proxy come from one seed: each direction of
-each connection has a generator of its own, named by its place, so that the order in which tasks run changes no throw.
+Data and decisions only; sockets are in ``fault_proxy.py``. All random numbers of a proxy come from one seed: each
+direction of each connection has its own generator, named by its position, so task order changes no decision.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Faults:
 
     Attributes:
         delay_s, jitter_s: Every byte or datagram waits delay_s and up to jitter_s more. Streams keep their order.
-        stall: Chance per chunk or datagram that it, and what follows it in a stream, waits between ``stall_min_s`` and
-            ``stall_max_s`` longer: what loss is to TCP.
-        hold: Nothing passes; a stream's bytes wait, as TCP would send them again. Datagrams are lost.
-        drop: What arrives is thrown away. A stream that lost bytes is reset when the link heals: TCP promises no gaps.
-        stop_reading: The sender is not read any more, until its own buffers are full.
-        byte_budget: So many more bytes pass, then as ``hold``; None is no limit. Streams only.
+        stall: Chance per chunk or datagram that it, and the later stream, waits between ``stall_min_s`` and
+            ``stall_max_s`` longer, like TCP after a loss.
+        hold: No data passes; a stream's bytes wait, as TCP would send them again. Datagrams are lost.
+        drop: Received data is discarded. A stream that lost bytes is reset when the link heals: TCP promises no gaps.
+        stop_reading: The proxy stops reading, so the sender's own buffers fill.
+        byte_budget: This many more bytes pass, then as ``hold``; None is no limit. Streams only.
         reset_at_budget: Reset the connection when the budget is spent.
         bytes_per_s: Slow link; 0 is no limit. Streams only.
         flip: Chance per chunk or datagram that one of its bits is flipped.
         loss, duplicate, reorder: Chances per datagram.
-        reorder_s: A reordered datagram waits so much longer, so that later ones overtake it.
+        reorder_s: Extra delay of a reordered datagram, so that later ones overtake it.
     """
 
     delay_s: float = 0.0
@@ -78,7 +78,7 @@ class Direction:
         """Change some faults and keep the others.
 
         Raises:
-            UnknownFault: For a name or a value that does not exist; nothing is changed then.
+            UnknownFault: For an unknown name or value; no fault is changed then.
         """
         known = {entry.name: getattr(self.faults, entry.name) for entry in fields(Faults)}
         if unknown := sorted(changes.keys() - known.keys()):
@@ -114,7 +114,7 @@ def latency_s(faults: Faults, rng: random.Random) -> float:
 
 
 def damaged(data: bytes, faults: Faults, rng: random.Random) -> bytes:
-    """Return the data, with one bit flipped when the dice say so."""
+    """Return the data, with one bit flipped at random."""
     if not data or rng.random() >= faults.flip:
         return data
     bit = rng.randrange(len(data) * 8)
@@ -124,9 +124,9 @@ def damaged(data: bytes, faults: Faults, rng: random.Random) -> bytes:
 
 
 def datagram_delays_s(faults: Faults, rng: random.Random) -> list[float]:
-    """Return when each copy of a datagram arrives: none when lost, two when duplicated.
+    """Return the arrival times of each copy of a datagram: none when lost, two when duplicated.
 
-    The number of throws is the same whatever comes out, so that one setting does not shift the dice of another.
+    The number of random draws is constant, so that one setting does not shift the decisions of another.
     """
     lost, twice, late = (rng.random() < chance for chance in (faults.loss, faults.duplicate, faults.reorder))
     first, second = latency_s(faults, rng), latency_s(faults, rng)

@@ -1,8 +1,8 @@
-"""The row ``fleet``: 20 000 clients with wills die in one moment; each will reaches each watcher once.
+"""The row ``fleet``: 20 000 clients with wills die at once; each will reaches each watcher once.
 
-The clients live in four processes over all edges. Their processes are killed together, and in every other run (odd
-seeds) the edge and the storage node of the schedule right behind them. Watchers are at edges that stay alive: at QoS 0,
-where no copy may be lost to a repeat and none may come twice, and one with a stored session at QoS 1.
+The clients run in four processes over all edges. These processes are killed together, and in every other run (odd
+seeds) the edge and the storage node of the schedule right after them. Watchers are at edges that stay alive: at QoS 0,
+where a repeat may neither lose nor duplicate a message, and one with a stored session at QoS 1.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _await_connected(crowds: list[subprocess.Popen[str]]) -> set[bytes]:
 
 
 async def run_fleet(cluster: RealCluster, schedule: Schedule, kept: Path, clients: int = CLIENTS) -> Result:
-    """Run the row once and judge what the watchers got; logs and figures of a failure go to ``kept``."""
+    """Run the row once and check the watchers' messages; logs and metrics of a failure go to ``kept``."""
     killed = schedule.faults[0].nodes if schedule.seed % 2 else ()
     run = f"{schedule.seed:x}"
     edges = [name for name in cluster.nodes() if tier_of(name) == "edge"]
@@ -210,7 +210,7 @@ async def run_fleet(cluster: RealCluster, schedule: Schedule, kept: Path, client
 
 
 def _pages(cluster: RealCluster) -> list[tuple[str, bytes]]:
-    """Return the page of figures of each node."""
+    """Return the metrics page of each node."""
     pages = []
     for name, node in json.loads((cluster.folder / "up.json").read_text())["nodes"].items():
         with (
@@ -222,7 +222,7 @@ def _pages(cluster: RealCluster) -> list[tuple[str, bytes]]:
 
 
 async def _watched(watchers: list[Watcher], topics: set[bytes], died: float) -> None:
-    """Wait until each watcher has every will, or the time is over; then while copies still come."""
+    """Wait until each watcher has every will, or the time has passed; then while copies still arrive."""
     while time.monotonic() - died < LONGEST_S and any(watcher.waits_for(topics) for watcher in watchers):
         await trio.sleep(POLL_S)
     while time.monotonic() - max(died, *(watcher.last for watcher in watchers)) < QUIET_S:
@@ -230,9 +230,9 @@ async def _watched(watchers: list[Watcher], topics: set[bytes], died: float) -> 
 
 
 def main() -> None:
-    """Connect the clients of one process, print the topics of their wills, and live until stdin ends.
+    """Connect the clients of one process, print the topics of their wills, and run until stdin ends.
 
-    A client whose CONNECT was not accepted is replaced by one of another name: its will may have been stored.
+    A client with a failed CONNECT is replaced by one of another name: its will may have been stored.
     """
     where, run, first, count = sys.argv[1:]
     brokers = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in where.split(","))]

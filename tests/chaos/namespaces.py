@@ -1,8 +1,8 @@
-"""Each node in a network namespace of its own, all on one bridge: partitions as the kernel sees them.
+"""Each node in its own network namespace, all on one bridge: partitions in the kernel.
 
-A link is cut in one direction by giving its sender a wrong hardware address for its receiver: nothing is refused, no
-error comes back, packets are just gone. Needs root; the process that makes it must already be in a namespace that it
-may litter (``enter_own``), so that nothing of the machine's own network is touched.
+A link is cut in one direction by giving its sender a wrong hardware address for its receiver: packets disappear
+without a refusal or an error. Needs root; the process must already be in a private namespace
+(``enter_own``), so that the machine's own network is untouched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def enter_own() -> None:
     """Move this process to a new network namespace, with loopback.
 
     Raises:
-        OSError: The kernel says no.
+        OSError: The kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET) != 0:
@@ -65,7 +65,7 @@ class Namespaces:
         return f"10.77.0.{10 + self._nodes.index(node)}"
 
     def command(self, node: str) -> list[str]:
-        """Return what to put in front of a node's command; the process identifier stays the same."""
+        """Return the prefix of a node's command; the process identifier stays the same."""
         return ["nsenter", f"--net=/run/netns/{self._names[node]}", "--"]
 
     def cut(self, sender: str, receiver: str) -> None:

@@ -1,6 +1,6 @@
-"""What can be wrong with one node's disk and wall clock: a preloaded shim, a small tmpfs, damage to files at rest.
+"""Faults of one node's disk and wall clock: a preloaded shim, a small tmpfs, damage to files at rest.
 
-Decides nothing: the schedule does. Without gcc there is no shim, without root no small disk; the caller asks first.
+The schedule selects the faults. Without gcc there is no shim, without root no small disk; the caller checks first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NodeDisk:
             self._mount()
 
     def environment(self) -> dict[str, str]:
-        """Return what the node's process needs in its environment."""
+        """Return the environment variables of the node's process."""
         if self._shim is None:
             return {}
         return {
@@ -92,7 +92,7 @@ class NodeDisk:
         return bool(CONTROL.unpack(self._control.read_bytes())[4] < 0)
 
     def lose_power(self, rng: random.Random) -> list[str]:
-        """Take back what was not synced; the node is down. Return which files lost how much."""
+        """Undo unsynced writes of a stopped node. Return the files and their losses."""
         return power_loss.lose_power(self.folder, self._journal, rng)
 
     def slow_sync(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""What a loss of power leaves of a node's files: everything synced, and any part of the rest.
+"""The state of a node's files after a loss of power: all synced data, and any part of the rest.
 
-Reads the journal that the preloaded shim keeps (shim/fault_shim.c): before each write what stood there, after each sync
-how far it counts. Per page of 4 KiB that has unsynced writes, one of them is chosen as the last that reached the disk,
+Reads the journal of the preloaded shim (shim/fault_shim.c): before each write the old content, after each sync
+the covered writes. Per page of 4 KiB with unsynced writes, one of them is chosen as the last that reached the disk,
 or none. Names and truncations are durable at once: real file systems may lose those too.
 """
 
@@ -51,9 +51,9 @@ def read_journal(data: bytes) -> list[Write]:
 
 
 def lose_power(folder: Path, journal: Path, rng: random.Random) -> list[str]:
-    """Take back unsynced writes below a folder whose processes are dead; return what was taken back.
+    """Undo unsynced writes below a folder without running processes; return the undone writes.
 
-    With an even chance all of it, otherwise a part of it.
+    With an even chance all of them, otherwise a part.
     """
     if not journal.exists():
         return []
@@ -83,7 +83,7 @@ def _take_back(path: Path, writes: list[Write], rng: random.Random, everything: 
     size = min(writes[0].old_size, path.stat().st_size)
     data = bytearray(path.read_bytes())
     for page, numbers in per_page.items():
-        if any(number not in lost[page] for number in numbers):  # what reached the disk made the file that long
+        if any(number not in lost[page] for number in numbers):  # a write that reached the disk extended the file
             end = max(writes[n].at + writes[n].length for n in numbers if n not in lost[page])
             size = max(size, min(end, (page + 1) * PAGE_BYTES))
     for number in range(len(writes) - 1, -1, -1):

@@ -1,11 +1,11 @@
-"""How long one killed node keeps clients from being served: kills by role, and clients that wait for nothing else.
+"""Measure how long one killed node leaves clients without service, by role of the node.
 
-Besides a schedule's workload, whose clients give up and back off in ways of their own, these do one thing each, again
-as soon as it was answered: *publish* QoS 1 to their own durable session, *connect* a durable session and disconnect,
-*subscribe* to a new filter. They have no timeout of their own but for CONNECT (0.5 s, then the next edge): a connection
-that stays open is waited on, one that ends is made again at once at another edge. What is counted for a kill is, per
-client, the longest time between two successes from the kill on. Clients are told apart by what the killed node was to
-them: their edge, the primary or a backup of their partition, the leader or another router.
+A schedule's clients give up and back off. These clients repeat one operation as soon as it is answered: *publish*
+QoS 1 to their own durable session, *connect* a durable session and disconnect, *subscribe* to a new filter. Their
+only timeout is that of CONNECT (0.5 s, then the next edge): they wait on an open connection, and replace a closed
+one at once at another edge. The result of a kill is, per client, the longest time between two successes after the
+kill. Clients are grouped by the killed node's role for them: their edge, the primary or a backup of their
+partition, the leader or another router.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wire.messages.cluster_map import partition_of
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "unavailability.jsonl"
 CONNECT_TIMEOUT_S = 0.5
 PERIOD_S = 0.02  # between an answer and the next request
-DOWN_S = 6.0  # longer than a lease: what is measured is being taken over, not the restart
+DOWN_S = 6.0  # longer than a lease: takeover is measured, not the restart
 CALM_S = 3.0
 SETTLE_S = 60.0  # longest wait for a recovery
 PER_PAIR = 1  # publishing clients per pair of edge and storage node
@@ -56,7 +56,7 @@ class Unavailability(msgspec.Struct, frozen=True):
     """One kill: the longest wait of each client of one kind, in seconds.
 
     Attributes:
-        role: What the killed node was to these clients; "none" is a calm time of the same length.
+        role: Role of the killed node for these clients; "none" is a calm time of the same length.
     """
 
     date: str
@@ -225,7 +225,7 @@ class _Probes:
 
 
 def _role(probe: _Probe, node: str, leader: str, placements: list[dict[str, Any]], edge: str) -> str:
-    """What a node is to a client; "" when it is none of its business."""
+    """Return a node's role for a client; "" if it has none."""
     if tier_of(node) == "edge":
         return "edge" if edge == node else ""
     if tier_of(node) == "router":
@@ -239,7 +239,7 @@ def _role(probe: _Probe, node: str, leader: str, placements: list[dict[str, Any]
 
 
 async def _targets(cluster: RealCluster, rng: random.Random) -> list[str]:
-    """Return one node of each role in any order; the leader is looked up when its turn comes."""
+    """Return one node of each role in any order; the leader is found just before its kill."""
     chosen = [rng.choice([n for n in cluster.nodes() if tier_of(n) == tier]) for tier in ("edge", "storage")]
     chosen += ["leader", "other router"]
     rng.shuffle(chosen)
@@ -247,7 +247,7 @@ async def _targets(cluster: RealCluster, rng: random.Random) -> list[str]:
 
 
 async def measure(cluster: RealCluster, rounds: int, seed: int) -> list[Unavailability]:
-    """Kill one node of each role in each round; return what the clients waited."""
+    """Kill one node of each role in each round; return the clients' waits."""
     found: list[Unavailability] = []
     rng = random.Random(f"{seed}/unavailability")
     await cluster.recovered()
@@ -296,7 +296,7 @@ def _found(roles: dict[_Probe, str], node: str, start: float) -> list[Unavailabi
 
 
 def read_unavailability(path: Path = RESULTS) -> list[Unavailability]:
-    """Return what was kept."""
+    """Return the stored results."""
     if not path.exists():
         return []
     return [msgspec.json.decode(line, type=Unavailability) for line in path.read_bytes().splitlines()]

@@ -1,8 +1,8 @@
-"""A real cluster for schedules: the processes of ``stratamq up``, each with a disk, clock and network to break.
+"""A real cluster for schedules: the processes of ``stratamq up``, with disk, clock and network faults.
 
-Takes names, certificates and configuration from ``stratamq.local_plan`` and starts what ``stratamq.processes`` would,
-but keeps killed nodes down for as long as the schedule says, and notes processes that ended by themselves. A node that
-the routers declared dead is started again at once, as ``up`` does.
+Names, certificates and configuration come from ``stratamq.local_plan``. It starts the processes of
+``stratamq.processes``, but keeps killed nodes down as scheduled, and records unexpected ends. A node that
+the routers declared dead is restarted at once, as ``up`` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wire.node.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 READY_S = 300.0
 BACKOFF_S = 0.2
 POLL_S = 0.1
-SETTINGS_OF = {"edge": ("edge.flapping_ends_max=0",)}  # the workload of takeovers is what that limit keeps out
+SETTINGS_OF = {"edge": ("edge.flapping_ends_max=0",)}  # the limit would refuse the workload of takeovers
 WHAT_IS_MISSING = (
     "partitions_without_primary",
     "partitions_under_replicated",
@@ -47,11 +47,11 @@ __all__ = ["RealCluster", "Shape", "real_cluster", "spread"]
 
 @dataclass(frozen=True)
 class Shape:
-    """How many nodes of each tier, and what can be broken.
+    """The number of nodes of each tier, and the possible faults.
 
     Attributes:
         small_disks: Nodes with a disk of 64 MiB (needs root).
-        namespaces: Each node in a network of its own (needs root, and a namespace for this process).
+        namespaces: Each node in its own network (needs root, and a namespace for this process).
     """
 
     routers: int = 1
@@ -83,13 +83,13 @@ class _Node:
 
 
 class RealCluster:
-    """Implements what ``chaos_run.Cluster`` asks for.
+    """Implements ``chaos_run.Cluster``.
 
     Attributes:
-        ended: How processes ended that nobody killed or damaged: a line each.
-        missing: What the last look at the cluster's status found wanting.
-        crash_points: Which ones were armed, and whether a process came by.
-        deaths: How often each node was declared dead by the routers and began anew.
+        ended: Unexpected ends of processes: a line each.
+        missing: Missing parts of the cluster at the last status check.
+        crash_points: The armed ones, and whether a process reached them.
+        deaths: How often the routers declared each node dead and it restarted.
     """
 
     def __init__(self, folder: Path, shape: Shape, seed: int) -> None:
@@ -119,7 +119,7 @@ class RealCluster:
         }
         self._routers = plan.routers
 
-    # -- what schedules do
+    # -- actions of schedules
 
     def nodes(self) -> list[str]:
         return list(self._nodes)
@@ -152,7 +152,7 @@ class RealCluster:
         raise NotImplementedError("this kernel cannot delay; test_fault_proxy.py does")
 
     def half_open(self, node: str) -> None:
-        """Let nothing leave the node, then kill it: its peers hear neither FIN nor RST."""
+        """Drop all traffic of the node, then kill it: its peers receive neither FIN nor RST."""
         for other in self._nodes:
             if other != node:
                 self._net.cut(node, other)
@@ -180,7 +180,7 @@ class RealCluster:
             self._say(node, f"lost power: {', '.join(lost) or 'nothing was unsynced'}")
         elif verb is Verb.CRASH_POINT:
             point, after = divmod(int(amount), 1000)
-            entry.wanted = False  # once it has ended it stays down until the schedule says otherwise
+            entry.wanted = False  # stays down until the schedule starts it
             entry.disk.crash_at(CRASH_POINTS[point - 1], after)
             self._armed[node] = CRASH_POINTS[point - 1]
 
@@ -203,7 +203,7 @@ class RealCluster:
         for entry in self._nodes.values():
             entry.damaged = False
 
-    # -- what runs need to know
+    # -- queries of runs
 
     async def all_ready(self) -> None:
         while down := [name for name, entry in self._nodes.items() if not entry.ready]:
@@ -298,7 +298,7 @@ class RealCluster:
             entry.change()
 
     def _write_state(self) -> None:
-        """Write what the operator's commands look for."""
+        """Write the state file of the operator's commands."""
         state = {
             "pid": os.getpid(),
             "cluster": CLUSTER,
@@ -320,7 +320,7 @@ class RealCluster:
         (self.folder / "up.json").write_text(json.dumps(state))
 
     async def ask(self, verb: str) -> Any:
-        """Return what an operator's command says as JSON; None when no router answers."""
+        """Return the JSON of an operator's command; None when no router answers."""
         command = [sys.executable, "-m", "stratamq", *verb.split(), "-o", "json", "--data", str(self.folder)]
         with trio.move_on_after(10.0):
             result = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
@@ -363,7 +363,7 @@ class RealCluster:
 
 
 def spread(plans: tuple[NodePlan, ...], address_of: Callable[[str], str]) -> None:
-    """Give every node its own address in what ``make_plan`` wrote for loopback."""
+    """Replace the loopback addresses of ``make_plan`` by one address per node."""
     first = address_of("router-0")
     routers: dict[str, str] = {}
     for plan in plans:

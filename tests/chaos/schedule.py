@@ -1,8 +1,8 @@
 """Schedules of faults, drawn from a seed, as data that can be printed, kept and shortened.
 
-Decides what is broken, where, when and for how long; ``chaos_run.py`` does it. A schedule is written against names: the
-same seed on the same names is the same schedule. Each row of the fault catalogue is one way to draw; a row breaks
-one thing at a time unless its name says otherwise, and the next fault comes after recovery was reported.
+A schedule gives place, time and duration of each fault; ``chaos_run.py`` applies it. It uses names: the
+same seed on the same names is the same schedule. Each row of the fault catalogue is one way to draw. A row has
+one fault at a time unless its name says otherwise, and the next fault follows the reported recovery.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["ROWS", "Fault", "Schedule", "Verb", "draw", "tier_of"]
 
 
 class Verb(enum.StrEnum):
-    """What is done to the nodes of a fault, and what undoes it."""
+    """An action on the nodes of a fault, and its undo."""
 
     KILL = "kill"  # -9; restart
     KILL_TWICE = "kill twice"  # again while it recovers (F03); restart
     STOP = "stop"  # SIGSTOP; SIGCONT
-    ISOLATE = "isolate"  # the nodes hear nobody but each other, and are heard by nobody else
-    MUTE = "mute"  # the nodes hear, and are not heard
-    DEAFEN = "deafen"  # the nodes are heard, and do not hear
+    ISOLATE = "isolate"  # the nodes exchange traffic only with each other
+    MUTE = "mute"  # the nodes receive only
+    DEAFEN = "deafen"  # the nodes send only
     PART = "part"  # the first two nodes do not reach each other; both reach the rest
     FLAP = "flap"  # isolated and back, every amount seconds
     SLOW = "slow"  # all links of the nodes are delayed by amount seconds
@@ -35,7 +35,7 @@ class Verb(enum.StrEnum):
     FLIP_BITS = "flip bits"  # amount bits of files at rest, while the node is down
     WIPE_DISK = "wipe disk"  # the node returns with an empty disk and the same name
     CRASH_POINT = "crash point"  # ends itself at a kind of system call: amount is 1000 * point + how many of them
-    LOSE_POWER = "lose power"  # -9, and what was not synced is gone, or a part of it; restart
+    LOSE_POWER = "lose power"  # -9, and the loss of all or part of the unsynced data; restart
     SHIFT_CLOCK = "shift clock"  # the wall clock jumps by amount seconds
 
 
@@ -46,7 +46,7 @@ class Fault:
     Attributes:
         after_s: Seconds of calm before it.
         hold_s: Until it is undone.
-        amount: What the verb says.
+        amount: Parameter of the verb.
     """
 
     verb: Verb
@@ -168,7 +168,7 @@ ROWS: Final[dict[str, Draw]] = {
     "F20": lambda r, n: Fault(Verb.FLIP_BITS, _one(r, n, "storage"), _calm(r), r.uniform(0, 3), r.choice((1, 8))),
     "F21": lambda r, n: Fault(Verb.FLIP_BITS, _one(r, n, "router"), _calm(r), r.uniform(0, 3), r.choice((1, 8))),
     "F22": lambda r, n: Fault(Verb.WIPE_DISK, _one(r, n, *KEEPERS), _calm(r), r.uniform(0, 3)),
-    # Rows of one fault and a workload of their own: what is new in them is what the clients do meanwhile.
+    # Rows of one fault and their own workload: the clients' actions during the fault are new.
     "F34": lambda r, n: Fault(Verb.STOP, _one(r, n, "edge"), _calm(r), r.uniform(0.5, 12)),
     "F35": lambda r, n: Fault(Verb.KILL, _one(r, n, "edge"), _calm(r), r.uniform(0, 3)),
     # Of tests/chaos/fleet.py: in every other run both are killed behind the clients.

@@ -1,4 +1,4 @@
-"""What of R9 an edge's lease allows, judged by histories written by hand."""
+"""Effects within an edge's lease that R9 allows, checked with handwritten histories."""
 
 import pytest
 
@@ -15,8 +15,8 @@ def only_within_lease(script: Script) -> bool:
 
 
 @pytest.mark.parametrize(("sent_after_ms", "allowed"), [(100, True), (2_100, False)])
-def test_what_was_sent_within_the_lease_may_be_delivered_after_it(sent_after_ms: int, allowed: bool) -> None:
-    """Simulation seed 50041: an edge that storage could not reach took messages, and kept them until it could."""
+def test_message_sent_within_lease_may_be_delivered_later(sent_after_ms: int, allowed: bool) -> None:
+    """Simulation seed 50041: an edge that storage could not reach accepted messages, and kept them meanwhile."""
     script = Script()
     script.connect("watch")
     script.subscribe("watch", "a")
@@ -31,8 +31,8 @@ def test_what_was_sent_within_the_lease_may_be_delivered_after_it(sent_after_ms:
 
 
 @pytest.mark.parametrize(("after_ms", "allowed"), [(100, True), (2_100, False)])
-def test_an_answer_comes_within_the_lease(after_ms: int, allowed: bool) -> None:
-    """The older connection is there as long as it is answered."""
+def test_answer_to_older_connection_after_lease_is_finding(after_ms: int, allowed: bool) -> None:
+    """The older connection is alive as long as it is answered."""
     script = Script()
     script.connect("one", "c")
     script.connect("two", "c", present=True)
@@ -43,7 +43,7 @@ def test_an_answer_comes_within_the_lease(after_ms: int, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize(("after_ms", "allowed"), [(100, True), (2_100, False)])
-def test_a_delivery_to_the_older_connection_is_within_the_lease(after_ms: int, allowed: bool) -> None:
+def test_delivery_to_older_connection_after_lease_is_finding(after_ms: int, allowed: bool) -> None:
     script = Script()
     script.connect("pub")
     script.connect("one", "c")

@@ -17,7 +17,7 @@ from tests.chaos.fault_proxy import FaultProxy, TcpFaultProxy, UdpFaultProxy
 from tests.chaos.faults import Direction, Faults, UnknownFault, damaged, datagram_delays_s
 from tests.patience import PATIENCE_S
 
-SILENCE_S = 0.1  # for what must not
+SILENCE_S = 0.1  # wait for the absence of data
 
 
 class Link:
@@ -68,7 +68,7 @@ async def silent(stream: trio.SocketStream) -> bool:
     return True
 
 
-async def test_a_healthy_link_carries_both_ways_and_the_end() -> None:
+async def test_healthy_link_carries_both_directions_and_eof() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         await client.send_all(b"ping" * 1000)
@@ -77,11 +77,11 @@ async def test_a_healthy_link_carries_both_ways_and_the_end() -> None:
         assert await receive(client, 4) == b"pong"
         await client.send_eof()
         assert await receive(server, 1) == b""
-        await server.send_all(b"late")  # half closed: the other direction goes on
+        await server.send_all(b"late")  # half closed: the other direction stays open
         assert await receive(client, 4) == b"late"
 
 
-async def test_delay_and_jitter_keep_the_order() -> None:
+async def test_delay_and_jitter_keep_order() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(delay_s=0.05, jitter_s=0.05)
@@ -98,8 +98,8 @@ async def test_delay_and_jitter_keep_the_order() -> None:
         assert trio.current_time() - start < PATIENCE_S
 
 
-async def test_a_stall_holds_what_follows_it_too() -> None:
-    """What loss is to TCP: a chunk waits longer, and the stream behind it."""
+async def test_stall_delays_later_chunks() -> None:
+    """Like TCP after a loss: a chunk waits longer, and the stream behind it."""
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(stall=1.0, stall_min_s=0.2, stall_max_s=0.2)
@@ -112,7 +112,7 @@ async def test_a_stall_holds_what_follows_it_too() -> None:
         assert trio.current_time() - start >= 0.2
 
 
-async def test_a_one_way_hold_lets_the_other_way_through_and_loses_nothing() -> None:
+async def test_one_way_hold_passes_other_direction_and_loses_no_byte() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(hold=True)
@@ -124,7 +124,7 @@ async def test_a_one_way_hold_lets_the_other_way_through_and_loses_nothing() -> 
         assert await receive(server, 4) == b"ping"
 
 
-async def test_a_cut_connects_nobody_and_a_heal_does() -> None:
+async def test_cut_link_connects_after_heal() -> None:
     async with tcp_link() as link:
         link.proxy.cut()
         client = await trio.open_tcp_stream("127.0.0.1", link.proxy.port)
@@ -136,7 +136,7 @@ async def test_a_cut_connects_nobody_and_a_heal_does() -> None:
         assert await receive(server, 4) == b"ping"
 
 
-async def test_dropped_bytes_leave_a_gap_that_the_heal_turns_into_a_reset() -> None:
+async def test_dropped_bytes_reset_stream_at_heal() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(drop=True)
@@ -158,7 +158,7 @@ async def test_reset_reaches_both_ends() -> None:
                 await stream.receive_some(1)
 
 
-async def test_half_open_is_silence_for_the_client_and_an_end_for_the_server() -> None:
+async def test_half_open_is_silent_to_client_and_closed_to_server() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.half_open()
@@ -171,7 +171,7 @@ async def test_half_open_is_silence_for_the_client_and_an_end_for_the_server() -
             await client.receive_some(1)
 
 
-async def test_a_proxy_that_stops_reading_fills_the_sender() -> None:
+async def test_proxy_that_stops_reading_fills_sender_buffers() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(stop_reading=True)
@@ -180,13 +180,13 @@ async def test_a_proxy_that_stops_reading_fills_the_sender() -> None:
             while True:
                 await client.send_all(b"x" * 65_536)
                 sent += 65_536
-        assert sent < 16 << 20  # buffers of the kernel, and no more
+        assert sent < 16 << 20  # the kernel's buffers only
         link.proxy.heal()
         assert len(await receive(server, sent)) == sent
 
 
 async def test_held_bytes_are_bounded() -> None:
-    """A hold reads on up to its own bound; then the sender waits."""
+    """A hold keeps reading up to its limit; then the sender waits."""
     async with tcp_link() as link:
         client, _ = await link.connect()
         link.proxy.to_server.set(hold=True)
@@ -196,7 +196,7 @@ async def test_held_bytes_are_bounded() -> None:
         assert patience.cancelled_caught
 
 
-async def test_a_byte_budget_cuts_in_the_middle_of_a_packet() -> None:
+async def test_byte_budget_cuts_within_a_packet() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(byte_budget=3)
@@ -212,7 +212,7 @@ async def test_a_byte_budget_cuts_in_the_middle_of_a_packet() -> None:
                 assert await server.receive_some(2)
 
 
-async def test_a_slow_link_takes_its_time() -> None:
+async def test_slow_link_limits_rate() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()
         link.proxy.to_server.set(bytes_per_s=20_000.0)
@@ -223,7 +223,7 @@ async def test_a_slow_link_takes_its_time() -> None:
         assert trio.current_time() - start >= 0.05
 
 
-async def test_nobody_behind_the_proxy_is_a_reset() -> None:
+async def test_closed_target_port_resets_client() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         proxy = TcpFaultProxy(probe.getsockname(), seed=1)  # bound, not listening
@@ -267,7 +267,7 @@ async def send_numbers(client: Any, count: int) -> None:
             await trio.sleep(0.001)  # the receive buffers of loopback are finite
 
 
-async def test_datagrams_pass_and_find_their_way_back() -> None:
+async def test_datagrams_and_replies_pass() -> None:
     async with udp_link(1) as (_proxy, client, server):
         await send_numbers(client, 50)
         assert sorted(await datagrams(server)) == list(range(50))
@@ -304,7 +304,7 @@ async def test_duplication_and_reordering() -> None:
         assert arrived != sorted(arrived)
 
 
-async def test_a_cut_udp_link_loses_and_a_delayed_one_waits() -> None:
+async def test_cut_udp_link_loses_and_delayed_one_waits() -> None:
     async with udp_link(3) as (proxy, client, server):
         proxy.cut()
         await send_numbers(client, 5)
@@ -317,7 +317,7 @@ async def test_a_cut_udp_link_loses_and_a_delayed_one_waits() -> None:
         assert trio.current_time() - start >= 0.05
 
 
-def test_the_dice_of_one_fault_do_not_shift_those_of_another() -> None:
+def test_random_draws_of_one_fault_do_not_shift_another() -> None:
     lossy, both = Faults(loss=0.5), Faults(loss=0.5, duplicate=0.5, reorder=0.5)
     one, two = random.Random(1), random.Random(1)
     for _ in range(100):
@@ -333,7 +333,7 @@ def test_damage_flips_one_bit() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"colour": 1}, {"loss": 1.5}, {"delay_s": -1}, {"delay_s": "x"}, {"hold": None}])
-def test_wrong_faults_change_nothing(wrong: dict[str, Any]) -> None:
+def test_invalid_faults_change_no_state(wrong: dict[str, Any]) -> None:
     direction = Direction()
     with pytest.raises(UnknownFault):
         direction.set(**wrong)
@@ -367,6 +367,6 @@ async def test_orders_over_the_control_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "tcp:a:b", "ftp:a:127.0.0.1:1:127.0.0.1:2"])
-def test_bad_links_are_refused(text: str) -> None:
+def test_invalid_links_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_link(text, seed=1)

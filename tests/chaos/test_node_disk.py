@@ -1,4 +1,4 @@
-"""The shim does to a process what the harness wrote down, while it runs; damage at rest is where it says."""
+"""The shim applies the harness's faults to a running process; damage at rest is at the reported place."""
 
 import random
 import subprocess
@@ -59,7 +59,7 @@ def test_faults_change_while_the_process_runs(tmp_path: Path) -> None:
         child.communicate()
 
 
-def test_bits_are_flipped_where_it_says_and_names_are_spared(tmp_path: Path) -> None:
+def test_bits_are_flipped_at_reported_place_and_names_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "node"
     (folder / "raft").mkdir(parents=True)
     for name in ("incarnation", "lock", "router.toml", "raft/log"):
@@ -99,8 +99,8 @@ for line in sys.stdin:
 
 
 @pytest.mark.skipif(not can_preload(), reason="gcc is missing: apt install gcc")
-def test_power_loss_takes_back_what_was_not_synced(tmp_path: Path) -> None:
-    """Some seed loses everything unsynced, some seed a part; what was synced is always there."""
+def test_power_loss_undoes_unsynced_writes_only(tmp_path: Path) -> None:
+    """Some seed loses all unsynced data, some seed a part; synced data always remains."""
     sizes = set()
     for seed in range(6):
         folder = tmp_path / str(seed)
@@ -123,7 +123,7 @@ def test_power_loss_takes_back_what_was_not_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not can_preload(), reason="gcc is missing: apt install gcc")
-def test_a_process_ends_at_its_crash_point(tmp_path: Path) -> None:
+def test_process_ends_at_its_crash_point(tmp_path: Path) -> None:
     disk = NodeDisk(tmp_path, tmp_path / "control", build_shim(tmp_path), small=False)
     disk.crash_at("after sync", 4)
     child = subprocess.run(
@@ -131,5 +131,5 @@ def test_a_process_ends_at_its_crash_point(tmp_path: Path) -> None:
         env=disk.environment(), check=False,
     )  # fmt: skip
     assert child.returncode == -9
-    assert child.stdout.split() == ["ready", "synced"]  # two syncs before, the fourth was not told
+    assert child.stdout.split() == ["ready", "synced"]  # two syncs before, the fourth did not return
     assert disk.crashed()

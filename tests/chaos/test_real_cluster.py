@@ -1,4 +1,4 @@
-"""One short schedule on real processes in every run: an edge and the storage node are killed; nothing is lost."""
+"""One short schedule on real processes in every run: an edge and the storage node are killed; no message is lost."""
 
 import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.chaos.real_cluster import Shape, real_cluster, spread
 from tests.chaos.schedule import Fault, Schedule, Verb
 
 
-async def test_kills_of_edge_and_storage_lose_nothing(tmp_path: Path) -> None:
+async def test_kills_of_edge_and_storage_lose_no_message(tmp_path: Path) -> None:
     faults = (
         Fault(Verb.KILL, ("edge-1",), 0.5, 0.5),
         Fault(Verb.KILL, ("storage-0",), 0.5, 0.5),
@@ -23,11 +23,11 @@ async def test_kills_of_edge_and_storage_lose_nothing(tmp_path: Path) -> None:
     assert result.complete
     assert result.accepted > 20
     assert result.checked["lost"] > 20
-    assert {wait.tier for wait in result.waits} == {"edge", "storage"}  # which kinds: as the clients happened to stand
+    assert {wait.tier for wait in result.waits} == {"edge", "storage"}  # the kinds depend on the clients' connections
 
 
-def test_nodes_in_namespaces_have_settings_that_can_be_read(tmp_path: Path) -> None:
-    """Each node listens at an address of its own, its metrics page too."""
+def test_nodes_in_namespaces_have_readable_settings(tmp_path: Path) -> None:
+    """Each node listens at its own address, its metrics page too."""
     plans = make_plan(UpOptions(2, 3, 3, tmp_path, 0, 0), tmp_path, datetime.datetime.now(datetime.UTC)).nodes
     addresses = {plan.name: f"10.77.0.{number + 10}" for number, plan in enumerate(plans)}
     spread(plans, addresses.__getitem__)

@@ -1,4 +1,4 @@
-"""Schedules are data from a seed, and whatever they break is put right again."""
+"""Schedules are data from a seed, and undo all their faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NODES = [f"{tier}-{number}" for tier in ("edge", "router", "storage") for number
 
 
 class FakeCluster:
-    """Remembers what is broken, and refuses what makes no sense."""
+    """Records active faults, and rejects invalid actions."""
 
     def __init__(self) -> None:
         self.down: set[str] = set()
@@ -92,7 +92,7 @@ class Marks:
 
 
 @pytest.mark.parametrize("row", list(ROWS))
-async def test_every_row_breaks_something_and_puts_it_right(row: str, autojump_clock: MockClock) -> None:
+async def test_every_row_applies_and_undoes_faults(row: str, autojump_clock: MockClock) -> None:
     cluster, marks = FakeCluster(), Marks()
     schedule = draw(row, seed=4, nodes=NODES, seconds=60)
     start = trio.current_time()
@@ -103,13 +103,13 @@ async def test_every_row_breaks_something_and_puts_it_right(row: str, autojump_c
     del autojump_clock
 
 
-def test_the_same_seed_is_the_same_schedule_in_any_order_of_names() -> None:
+def test_same_seed_gives_same_schedule_in_any_order_of_names() -> None:
     for row in ROWS:
         assert draw(row, 7, NODES, 60) == draw(row, 7, NODES[::-1], 60)
         assert str(draw(row, 7, NODES, 60)) != str(draw(row, 8, NODES, 60))
 
 
-def test_a_schedule_reads_and_shortens() -> None:
+def test_schedule_is_readable_and_shortenable() -> None:
     faults = (Fault(Verb.KILL, ("edge-1",), 1.0, 2.0), Fault(Verb.SLOW, ("edge-2",), 1.0, 2.0, 0.25))
     schedule = Schedule("F01", 3, faults)
     assert str(schedule).splitlines() == [
@@ -121,7 +121,7 @@ def test_a_schedule_reads_and_shortens() -> None:
 
 
 async def test_links_of_each_kind_of_partition(autojump_clock: MockClock) -> None:
-    """A mute node is not heard; an isolated pair still hears each other; a parted pair hears all others."""
+    """A mute node only receives; an isolated pair stays connected; a parted pair reaches all other nodes."""
     cases = [
         (Verb.MUTE, ("router-1",), {("router-1", "router-2"), ("router-1", "edge-1")}, {("router-2", "router-1")}),
         (Verb.DEAFEN, ("router-1",), {("router-2", "router-1")}, {("router-1", "router-2")}),
@@ -148,7 +148,7 @@ async def test_links_of_each_kind_of_partition(autojump_clock: MockClock) -> Non
     del autojump_clock
 
 
-async def test_a_cancelled_run_still_heals(autojump_clock: MockClock) -> None:
+async def test_cancelled_run_still_heals(autojump_clock: MockClock) -> None:
     cluster = FakeCluster()
     with trio.move_on_after(2.0):
         await run_schedule(Schedule("F07", 1, (Fault(Verb.STOP, ("edge-1",), 1.0, 60.0),)), cluster, Marks())

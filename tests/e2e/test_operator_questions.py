@@ -236,7 +236,7 @@ def test_one_command_kicks_many_clients(place: OperatedCluster) -> None:
 
 
 def test_operator_sends_and_deletes_retained_messages(place: OperatedCluster) -> None:
-    """The message takes a client's path, regardless of publish rules; the command first prints the affected messages."""
+    """The message takes a client's path, regardless of publish rules; the command first prints its effect."""
     got = place.subscribe(place.come("sent-reader", 1), "sent/#")
     story = place.ask("msg", "send", "sent/1", "tried", "--dry-run")
     assert story.code == 0 and not got
@@ -277,7 +277,7 @@ def test_no_local_explained(place: OperatedCluster) -> None:
 
 @pytest.mark.parametrize("expiry_s", [0, 3600])
 def test_full_window_explained(place: OperatedCluster, expiry_s: int) -> None:
-    """An ephemeral and a durable client without acknowledgements: the oldest packet, and the number queued behind it."""
+    """An ephemeral and a durable client without acknowledgements: the oldest packet, and the queue behind it."""
     name = f"window-{expiry_s}"
     slow = place.come(name, 1, expiry_s=expiry_s, receive=2, acks=False)
     place.subscribe(slow, f"{name}/#")

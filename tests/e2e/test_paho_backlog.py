@@ -85,7 +85,7 @@ def come(reader: PahoClient) -> Counter[str]:
 
 
 def test_backlog_drained_after_edge_kill() -> None:
-    """3.1.1 and 5, QoS 1 and 2, 200 messages: within seconds of the reconnect, QoS 2 once, no client is disconnected."""
+    """3.1.1 and 5, QoS 1 and 2, 200 messages: within seconds of the reconnect, QoS 2 once, no disconnects."""
     with local_cluster("--edges", "2") as cluster:
         reader = PahoClient(cluster.port(1, "plain"), "backlog-reader", version=V5, expiry_s=600)  # a bounded queue
         reader.subscribe("backlog/#", 2)

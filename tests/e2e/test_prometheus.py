@@ -1,4 +1,4 @@
-"""promtool validates the pages of every tier; a real Prometheus discovers, scrapes and evaluates a cluster with a kill."""
+"""promtool validates the pages of every tier; a real Prometheus discovers, scrapes and evaluates a cluster."""
 
 import json
 import subprocess

@@ -80,7 +80,7 @@ def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
 
 @pytest.mark.parametrize("nodes", [("router.replicas=3", "router.min_in_sync=2")], indirect=True)
 def test_three_copies_and_one_storage_node(nodes: Nodes) -> None:
-    """The edge first reports that no router answers, then the copies without a node; the router reports the latter too."""
+    """The edge first reports that no router answers, then the copies without a node; the router reports these too."""
     plan = nodes.plan
     (edge,) = plan.of_tier("edge")
     nodes.start(edge)

@@ -1,11 +1,11 @@
-"""``python -m tests.fuzz --minutes N [--targets client,...] [--seed n]``: feed damaged input to everything that reads.
+"""``python -m tests.fuzz --minutes N [--targets client,...] [--seed n]``: send damaged input to every parser.
 
-Every target gets its share of the time in processes of its own. Where atheris is installed the first half of it is
-guided by the lines that an input reaches, and what that finds is mutated at random in the second half; without it all
-of it is random, and that is said. The compiled targets run with bounds checks and the address sanitizer where gcc is.
-A failure is kept in ``build/fuzz/failures``, belongs into ``tests/fuzz/test_targets.py``, and makes the exit code 1.
-``--executions N`` ends a process when it has done so many, and its share of the minutes is the most that it may take.
-``--log`` keeps the counts, ``--report`` makes the table in docs/fuzzing.md of them.
+Every target gets its share of the time in its own processes. With atheris, coverage guides the first half of the time,
+and the second half mutates its findings at random; without it all input is random, and the report states that. The
+compiled targets run with bounds checks and the address sanitizer if gcc is installed.
+A failure is stored in ``build/fuzz/failures``, belongs into ``tests/fuzz/test_targets.py``, and gives exit code 1.
+``--executions N`` ends a process after N executions, or at its share of the minutes.
+``--log`` stores the counts, ``--report`` writes them as the table in docs/fuzzing.md.
 """
 
 import argparse
@@ -35,7 +35,7 @@ __all__ = ["main", "table"]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What one process did."""
+    """Counts of one process."""
 
     date: str
     target: str
@@ -84,7 +84,7 @@ class Fuzzing:
         (WORK / "failures").mkdir(parents=True, exist_ok=True)
 
     def run(self, target: Target, guided: bool, seconds: float) -> None:
-        """Run one process, and say what it did."""
+        """Run one process, and print its counts."""
         clean = self._clean and target.compiled
         box = WORK / f"{target.name}.box"
         command = [sys.executable, "-m", "tests.fuzz.one_target", target.name, "--seconds", f"{seconds:.1f}"]

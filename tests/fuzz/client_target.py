@@ -1,4 +1,4 @@
-"""Fuzz target of the client's session: whatever a broker, or somebody in its place, sends to a gateway."""
+"""Fuzz target of the client's session: any bytes from a broker, or an impostor, to a gateway."""
 
 from mqtt import StreamDecoder, encode_packet
 from mqtt.client_session import Accepted, ClientBounds, ClientSession, ClientState, MustClose, PublishReceived
@@ -60,7 +60,7 @@ def _run(version: int, data: bytes, step: int) -> tuple[list[str], bytes]:
 
 
 def client_stream(data: bytes) -> None:
-    """The pieces do not matter, nothing but events comes out, and each packet that is sent can be read."""
+    """The cuts of the stream do not matter, only events come out, and each sent packet decodes."""
     version = 5 if not data or data[0] & 1 else 4
     whole = _run(version, data[1:], len(data) + 1)
     assert _run(version, data[1:], 1 + (data[0] >> 3 if data else 0)) == whole

@@ -1,4 +1,4 @@
-"""Fuzz target of committed commands: whatever a log holds is carried out or refused, and its map can be sent."""
+"""Fuzz target of committed commands: any log entry is applied or refused, and its map can be sent."""
 
 from router.map.commands import (
     AcceptLoss,

@@ -1,8 +1,8 @@
-"""Fuzz targets of what nodes do with messages that can be read: real cores, with peers of every tier that are hostile.
+"""Fuzz targets of nodes with decodable messages: real cores, with hostile peers of every tier.
 
-An input is who says it (one byte) and what (a payload). No exception leaves a core but Unreadable, which ends a link,
-and what a core keeps stays within bounds. A cluster is made anew after ``INPUTS_MAX`` inputs, so that a failure needs
-at most so many to be seen again: they stand in its note.
+An input is a sender (one byte) and a payload. A core raises only Unreadable, which closes a link, and
+its state stays bounded. A cluster is replaced after ``INPUTS_MAX`` inputs, so at most that many inputs
+reproduce a failure: they are in its note.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OPERATOR = PeerKey("admin:ann/cli-1", "operator", 1)
 
 
 def mutate_message(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
-    """Return a good input with its message changed as a tree; sometimes from somebody else."""
+    """Return a good input with its message changed as a tree; sometimes from another sender."""
     data = rng.choice(corpus)
     who = data[:1] if rng.randrange(4) else bytes((rng.randrange(256),))
     if rng.randrange(16) == 0:
@@ -92,7 +92,7 @@ def _router() -> Callable[[bytes], None]:
     core = RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterLimits("c", 8, 4, 2, 1))
     now = 100.0
     peers = [PeerKey(name, tier, 1) for name, tier in (("e1", "edge"), ("s1", "storage"), ("r2", "router"))]
-    # Their leases are kept, and whatever is proposed is committed at once.
+    # Their leases are kept, and every proposal is committed at once.
 
     def turn(events: list[object]) -> None:
         nonlocal now
@@ -186,7 +186,7 @@ def _edge() -> Callable[[bytes], None]:
         peer = edge.core.peers.get(names[choice % 4])
         if peer is None or peer.key is None:
             raise _Over
-        edge.held = ASKED if choice & 0x80 else set()  # what is asked stays open for the input to answer
+        edge.held = ASKED if choice & 0x80 else set()  # requests stay open for the input to answer
         edge.core.hot.begin_turn(edge.ns)
         with contextlib.suppress(Unreadable):
             kind = FrameKind.CONNECT_ANSWERS if data[1:2] == b"\xdc" else FrameKind.CONTROL
@@ -205,14 +205,14 @@ def _edge() -> Callable[[bytes], None]:
     def until_over(data: bytes) -> None:
         try:
             take(data)
-        except _Over:  # the map that it was told has no such node any more
+        except _Over:  # the edge's new map does not have the node
             pass
 
     return until_over
 
 
 def _as_answer(edge: Edge, payload: bytes) -> bytes:
-    """Return the message as an answer to what the edge asked last, and waits for."""
+    """Return the message as an answer to the edge's last pending request."""
     asked = [number for _, message in edge.core.told if (number := getattr(message, "request", 0))]
     try:
         plain = msgspec.msgpack.decode(payload)

@@ -1,7 +1,7 @@
 """Fuzz targets of the six messages over UDP: their bytes, a node among hostile partners, and sealed datagrams.
 
-An input of the node is who says it (one byte) and a datagram. No exception leaves; who has not proved his address gets
-three times his bytes at most; what is kept stays within bounds; each answer can be written. A sealed datagram is opened
+An input of the node is a sender (one byte) and a datagram. No exception is raised; an unproved address gets at most
+three times its bytes; state is bounded; each answer encodes. A sealed datagram is opened
 only if the partner sealed it in this session, and once; no input creates a second session.
 """
 
@@ -73,7 +73,7 @@ DATAGRAM_NODE = tuple(bytes((who,)) + data for who in range(5) for data in DATAG
 
 
 def datagrams(data: bytes) -> None:
-    """What is read is the same when it is written and read again."""
+    """Decoded messages are equal after encoding and decoding."""
     try:
         packet = decode(data)
     except MalformedDatagram as error:
@@ -189,7 +189,7 @@ class _Hostile:
             written = encode(sent.packet)
             decode(written)
             if sent.peer == unproved and not sent.bytes_max and unproved not in ready.proved:
-                # What waited for others is answered without a look at its length: it is always short.
+                # Answers to pending requests are sent without an amplification check: they are always short.
                 assert unproved.endpoint != STRANGER or len(written) <= AMPLIFICATION_MAX * PUBLISH_BYTES_MIN
         assert node.statistics["subscriptions"] <= SUBSCRIPTIONS_MAX
         deadline = node.next_deadline()
@@ -228,7 +228,7 @@ SEALED_DATAGRAMS = (_session.first, _session.retry, _session.open, _session.open
 
 
 def sealed(data: bytes) -> None:
-    """Take a datagram at both ends, from a stranger and from the device's own address; see the module."""
+    """Receive a datagram at both ends, from an unknown and from the device's own address; see the module."""
     found = _session.node.receive(2.0, STRANGER, data)
     assert _session.node.receive(2.0, DEVICE, data) is None
     assert _session.node.sessions == 1  # an OPEN that is recorded, repeated or changed creates none

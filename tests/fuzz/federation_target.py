@@ -1,7 +1,7 @@
-"""Fuzz targets of federation: the ten messages as bytes, and an agent between two neighbours that are hostile.
+"""Fuzz targets of federation: the ten messages as bytes, and an agent between two hostile neighbours.
 
-An input of the agent is who says it (one byte) and what. No exception leaves either, and what the agent keeps stays
-within bounds. The agent is made anew after ``INPUTS_MAX`` inputs.
+An input of the agent is a sender (one byte) and a message. No exception is raised, and the agent's state
+stays bounded. The agent is replaced after ``INPUTS_MAX`` inputs.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ FEDERATION_CORE = tuple(bytes((who,)) + data for who in (0, 1) for data in FEDER
 
 
 def federation_messages(data: bytes) -> None:
-    """What is read is the same when it is written and read again."""
+    """Decoded messages are equal after encoding and decoding."""
     try:
         message = decode(data)
     except MalformedFederationMessage as malformed:

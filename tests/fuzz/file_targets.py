@@ -1,7 +1,7 @@
-"""Fuzz targets of what is read from disk: a damaged file is an error that its reader documents, never other content.
+"""Fuzz targets of files: a damaged file raises an error that its reader documents, and never gives other content.
 
 Manifest, SSTable, the journal of page sums, the "acknowledged up to" marker, the files of a router's log, and the
-configuration. Files lie in memory where the system offers that.
+configuration. Files are in memory if the system supports that.
 """
 
 import contextlib
@@ -84,9 +84,9 @@ class _Run:
 
 
 def sstable(data: bytes) -> None:
-    """Damage at the places that the input names, two bytes each and one for what is put there; or the input itself.
+    """Damage at the places that the input names, two bytes each and one for the new value; or the input itself.
 
-    Rows that are handed out have a right sum, and the check of a whole file notices every altered byte.
+    Returned rows have a valid checksum, and the check of a whole file detects every altered byte.
     """
     import pyarrow as pa
 
@@ -135,7 +135,7 @@ _ENTRIES = [LogEntry(n, 1, "normal", b"command %d" % n) for n in range(1, 6)]
 
 
 def log_files(data: bytes) -> None:
-    """Damage in one of the files of a router: what is read is what was written, or it is refused."""
+    """Damage one of a router's files: the reader returns the written content, or refuses it."""
     folder = FOLDER / "raft"
     if not folder.exists():
         create_log(folder, 5)
@@ -164,7 +164,7 @@ def log_files(data: bytes) -> None:
 
 
 def configuration(data: bytes) -> None:
-    """The first byte chooses the tier; a wrong file is told in words."""
+    """The first byte selects the tier; a wrong file gets an error text."""
     tier = ("edge", "router", "storage")[data[0] % 3 if data else 0]
     file = FOLDER / "node.toml"
     file.write_bytes(data[1:])

@@ -1,4 +1,4 @@
-"""Fuzz target of filters that are made to hurt: what a match costs is known, bounded, and the same in both forms.
+"""Fuzz target of expensive filters: the cost of a match is known, bounded, and the same in both forms.
 
 An input is a program: each instruction adds, removes or matches one filter of few different levels, for one of four
 sessions, so that mutation finds tries whose matches are expensive.

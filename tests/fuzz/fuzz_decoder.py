@@ -1,7 +1,7 @@
-"""Fuzz target of the decoder: any bytes give packets or RemoteProtocolError, and never anything else.
+"""Fuzz target of the decoder: any bytes give packets or RemoteProtocolError only.
 
-What is decoded must also be the same however the stream is cut, and must survive being written and read again.
-This is the decoder that everything but the edge's compiled loop uses; that one is in ``hot_session.py``.
+Decoded packets must be the same for any cut of the stream, and must survive encoding and decoding.
+All code except the edge's compiled loop uses this decoder; that one is in ``hot_session.py``.
 """
 
 from mqtt import Connect, Limits, Packet, RemoteProtocolError, StreamDecoder, encode_packet
@@ -29,7 +29,7 @@ def decode(stream: bytes, version: int, connect_first: bool, cuts: list[int]) ->
 
 
 def check(data: bytes) -> None:
-    """One case: the first byte chooses version, mode and how to cut what follows."""
+    """One case: the first byte selects version, mode and cuts of the remaining bytes."""
     if not data:
         return
     choice, stream = data[0], data[1:]

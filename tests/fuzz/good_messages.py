@@ -1,4 +1,4 @@
-"""Good messages of every type, with small values that mean something in a small cluster: what mutation begins with."""
+"""Valid messages of every type, with small values that fit a small cluster: the seeds of mutation."""
 
 import types
 import typing
@@ -41,7 +41,7 @@ BY_NAME: dict[str, Any] = {
 
 
 def good(kind: Any, name: str = "", number: int = 1) -> Any:
-    """Return a value of a type as plain data; ``number`` is put wherever a count may stand."""
+    """Return a value of a type as plain data; ``number`` is used for every count."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if name in BY_NAME:

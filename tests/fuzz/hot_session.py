@@ -1,8 +1,8 @@
-"""Fuzz targets of the compiled decoder: what a client or another node may write to the edge's loop.
+"""Fuzz targets of the compiled decoder: bytes from a client or another node to the edge's loop.
 
-``HotSession`` feeds one input to a small broker of one form of the modules and returns all that came out; every input
-gets a connection of its own, and the broker is replaced after ``INPUTS_MAX``, so that a failure needs at most so many
-inputs to be seen again. ``check_client`` and ``check_link`` judge the compiled form by itself (address sanitizer,
+``HotSession`` feeds one input to a small broker of one form of the modules and returns all output; every input
+gets its own connection. The broker is replaced after ``INPUTS_MAX`` inputs, so at most that many reproduce a
+failure. ``check_client`` and ``check_link`` check the compiled form by itself (address sanitizer,
 Cython's bounds checks, exceptions, broken output), ``check_both`` compares it with the same files uncompiled.
 """
 
@@ -53,7 +53,7 @@ class HotSession:
             receive_excess_messages_max=4,
             receive_excess_bytes_max=64,
         )
-        # What the loop does not read itself belongs to the edge's core.
+        # The edge's core handles packets that the loop does not.
         handler = self.broker.handler
         handler.frame = _nothing  # type: ignore[assignment, method-assign]
 
@@ -61,7 +61,7 @@ class HotSession:
             return next(iter(handler.local(topic).subs), None) if len(share) % 2 else None
 
         handler.picked = picked  # type: ignore[assignment, method-assign]
-        self._elsewhere = self.broker.hot.add_peer(9, "edge", 1)  # takes nothing: its link is not up
+        self._elsewhere = self.broker.hot.add_peer(9, "edge", 1)  # receives no frames: its link is down
         subscriber = self.broker.subscriber
         self._subscribers = [subscriber(b"#", 1, 5, 1), subscriber(b"t/+", 2, 4), subscriber(b"#", 1, 5)]
         self._late = self._subscribers[2]  # gets its copies behind each input
@@ -69,7 +69,7 @@ class HotSession:
         self._decoders = [StreamDecoder(5, LIMITS), StreamDecoder(4, LIMITS), StreamDecoder(5, LIMITS)]
 
     def client(self, data: bytes) -> list[Any]:
-        """One client: the first byte chooses version, pieces and quota, the second what it was sent before."""
+        """One client: the first byte selects version, pieces and quota, the second the earlier deliveries."""
         if len(self._seen) >= INPUTS_MAX:
             self.renew()
         self._seen.append(data)
@@ -86,7 +86,7 @@ class HotSession:
             at += step
         said = self._hear(conn)
         if choice & 0x20:
-            for later_ns in (1, 11 * SECOND_NS):  # above Receive Maximum its own PUBRELs may be what is missing
+            for later_ns in (1, 11 * SECOND_NS):  # above Receive Maximum its own PUBRELs may be missing
                 broker.hot.sweep(broker.now_ns + later_ns)
             said += self._hear(conn)
         self._forget(conn)
@@ -95,7 +95,7 @@ class HotSession:
     def _open(self, conn: Any, version: int, choice: int, quota: int) -> None:
         """Accept the client; with some choices it is also a subscriber with messages in flight to it.
 
-        quota: 1: Receive Maximum is 2; 2: and the session is a new one; 4: what it publishes waits for another edge.
+        quota: 1: Receive Maximum is 2; 2: and the session is a new one; 4: its publishes wait for another edge.
         """
         broker = self.broker
         if quota & 4:
@@ -123,7 +123,7 @@ class HotSession:
             output = broker.raw(subscriber)
             said.append(output)
             if len(self._seen) % READ_EVERY == 0 or self._decoders[number] is None:
-                # Whatever a client says, what others are sent is well-formed MQTT.
+                # For any input, output to other clients is well-formed MQTT.
                 decoder = StreamDecoder((5, 4, 5)[number], LIMITS)
                 packets = decoder.feed(output)
                 assert decoder.error is None, (output.hex(), decoder.error)
@@ -151,7 +151,7 @@ class HotSession:
         hot, now_ns = self.broker.hot, self.broker.now_ns
         hot.begin_turn(now_ns)
         hot.end_of_file(conn)
-        if not conn.closed:  # what waits behind a parking is parsed first; nobody answers it here
+        if not conn.closed:  # input behind a parked packet is parsed first; here no answer arrives
             hot.close(conn, b"", False)
         hot.end_turn(now_ns)
         hot.dirty_conns()

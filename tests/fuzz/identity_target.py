@@ -1,7 +1,7 @@
-"""Fuzz targets of what proves an identity: password files, revocation lists, tokens, JWKS and HTTP answers.
+"""Fuzz targets of credentials: password files, revocation lists, tokens, JWKS and HTTP answers.
 
-Hostile bytes are the documented error or a value that says what they say: never more users than lines, never a revoked
-serial lost, never a client admitted by a token that nobody signed.
+Hostile bytes give the documented error or a correct value: never more users than lines, never a lost revoked
+serial, never a client accepted by an unsigned token.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def certificates(data: bytes) -> None:
 
 
 def lists(data: bytes) -> None:
-    """Damage is refused by the signature, and the order of damaged serials is nobody's."""
+    """The signature refuses damage, and the order of damaged serials is undefined."""
     with contextlib.suppress(AccessFileError):
         found = revocation_set([(FILE, data)], [_AUTHORITY.certificate], UTC)
         assert found.revoked == 2
@@ -165,7 +165,7 @@ HTTP_ANSWERS = (
 
 
 def http_answers(data: bytes) -> None:
-    """An allow says the word, and an answer that cannot be read is never kept."""
+    """An allow needs its literal, and an undecodable answer is never cached."""
     reply = HttpReply(200, "application/json", data, "max-age=60")
     try:
         answer = read_answer(reply)

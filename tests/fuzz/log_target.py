@@ -1,6 +1,6 @@
-"""Fuzz target of the lines of Mosquitto's log, as a federation agent reads them: one byte for the topic, then lines.
+"""Fuzz target of Mosquitto's log lines, as a federation agent reads them: one byte for the topic, then lines.
 
-No exception leaves; what never federates does not; filters stay within their bound; rows can be read again.
+No exception is raised; excluded topics stay excluded; filters stay within their limit; rows decode again.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ MAP_TALKS = tuple(join_controls([encode_control(message) for message in talk]) f
 
 
 def map_talk(data: bytes) -> None:
-    """Whatever a router sends, the map moves to higher epochs alone, and stays one that can be written."""
+    """For any router messages, the map moves to higher epochs only, and stays encodable."""
     epochs: list[int] = []
 
     def moved(cluster_map: ClusterMap) -> None:

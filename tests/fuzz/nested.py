@@ -1,7 +1,7 @@
-"""Damage with structure: payloads of msgpack that are nested, cut, of extreme values, or not text where text belongs.
+"""Structured damage: msgpack payloads that are nested, cut, of extreme values, or have bytes instead of text.
 
-Bytes are parsed into plain values as far as they can be, changed as a tree, and written again, so that what is wrong is
-one value deep inside a message that is right otherwise. Flipped bytes (``targets.mutate``) seldom get so far.
+Bytes are parsed into plain values as far as possible, changed as a tree, and encoded again, so that one value deep
+inside a valid message is wrong. Flipped bytes (``targets.mutate``) seldom get so far.
 """
 
 import random
@@ -65,7 +65,7 @@ def mutate_tree(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
     try:
         tree = msgspec.msgpack.decode(data, strict=False)
     except Exception:
-        return data  # a batch, or what was found by flipping bytes
+        return data  # a batch, or a finding of byte flips
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         tree = _changed(tree, rng, 0)
     try:
@@ -104,7 +104,7 @@ def _changed(value: Any, rng: random.Random, depth: int) -> Any:
 
 
 def _replacement(value: Any, rng: random.Random) -> Any:
-    """Return another value, mostly of the same kind: what the type lets pass goes on to the cores."""
+    """Return another value, mostly of the same kind: values of the right type reach the cores."""
     if rng.randrange(10) == 0:
         pool: tuple[Any, ...] = rng.choice((INTEGERS, TEXTS, BYTES, OTHERS))
         return rng.choice(pool)

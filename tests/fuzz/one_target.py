@@ -1,8 +1,8 @@
-"""One target in a process of its own: ``python -m tests.fuzz.one_target NAME --seconds S --seed N --box FILE``.
+"""One target in its own process: ``python -m tests.fuzz.one_target NAME --seconds S --seed N --box FILE``.
 
-Guided by atheris (libFuzzer) where lines of Python can guide it, otherwise by seeded mutation of good input and of what
-atheris found before. Before each execution the count and the input go into a small shared file, the *box*: that is how
-the starter counts what was done, and how it knows the input that ended a process.
+Atheris (libFuzzer) guides Python targets; other targets use seeded mutation of valid input and of the findings of
+atheris. Before each execution the count and the input go into a small shared file, the *box*: the starter reads
+there the number of executions, and the input that ended a process.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.fuzz.targets import TARGETS, Target
 INPUT_BYTES_MAX = 4096
 BOX = struct.Struct("=QI")  # executions, length of the last input; the input follows
 BOX_BYTES = BOX.size + 65_536
-ROUND = 50  # cases between two looks at the clock
+ROUND = 50  # cases between two checks of the clock
 
 __all__ = ["BOX", "BOX_BYTES", "Box", "load_corpus", "run_target"]
 
@@ -53,7 +53,7 @@ class Box:
 
 
 def load_corpus(target: Target, folder: Path | None) -> tuple[bytes, ...]:
-    """Return the target's own good inputs and those that were found to reach something new."""
+    """Return the target's own good inputs, and the found ones that increased coverage."""
     found = [] if folder is None else sorted((folder / (target.corpus_of or target.name)).glob("*"))
     return (*target.corpus, *(path.read_bytes() for path in found))
 
@@ -66,7 +66,7 @@ def run_target(
     box: Box | None = None,
     executions: int = 0,
 ) -> tuple[int, bytes | None]:
-    """Mutate for a while, or until so many executions are done; return the number of cases, and what failed."""
+    """Mutate for a while, or for a number of executions; return the number of cases, and the failure."""
     rng = random.Random(f"{target.name}/{seed}")
     end = time.monotonic() + seconds
     corpus = corpus or target.corpus
@@ -116,7 +116,7 @@ def _guided(target: Target, options: argparse.Namespace, box: Box) -> None:
     """Run under atheris; does not return."""
     atheris: Any = importlib.import_module("atheris")
     for data in target.corpus:
-        target.check(data)  # imports what is imported late, before it is instrumented
+        target.check(data)  # triggers late imports before instrumentation
     print(f"{_instrument(atheris, target)} functions guide", flush=True)
     folder = options.corpus / target.name
     folder.mkdir(parents=True, exist_ok=True)

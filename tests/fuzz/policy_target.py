@@ -1,7 +1,7 @@
-"""Fuzz targets of the policy that a router tells a node: steps, a view in pages, and talk with a follower.
+"""Fuzz targets of the policy from a router to a node: steps, a view in pages, and exchanges with a follower.
 
-What cannot be read is refused with the documented error and leaves the view as it was. What was taken moves the view
-forward, never back, and an edge can judge by it: rules of its roles, its bans and its groups.
+Undecodable input is refused with the documented error and leaves the view unchanged. Accepted input moves the view
+forward only, and an edge can authorize by it: rules of its roles, its bans and its groups.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ VIEWS = (_VIEW, encode_view(0, PolicyMachine().tables, b""))
 
 
 def _is_usable(view: PolicyView, names: Any) -> None:
-    """Ask what an edge asks of a view."""
+    """Query a view as an edge does."""
     view.tiers([*names, "device", "shares"])
     assert isinstance(view.groups_named, bool)
     view.bans.of_principal("eve", "c", "", 1.0)
@@ -70,7 +70,7 @@ def _is_usable(view: PolicyView, names: Any) -> None:
 
 
 def steps(data: bytes) -> None:
-    """A step is the same written and read again, and follows a view or changes nothing of it."""
+    """A step is equal after encoding and decoding, and follows a view or leaves it unchanged."""
     try:
         step = decode_step(data)
     except Unreadable:
@@ -92,7 +92,7 @@ def steps(data: bytes) -> None:
 
 
 def views(data: bytes) -> None:
-    """Pages of any cut give the view or nothing, and never an older one than the node has."""
+    """Pages of any cut give the view or None, and never an older one than the node's."""
     size = 1 + (data[-1] if data else 0)
     with contextlib.suppress(Unreadable):
         whole = decode_view(data)
@@ -135,7 +135,9 @@ TALKS = tuple(msgspec.msgpack.encode([encode_control(message) for message in tol
 
 
 def talks(data: bytes) -> None:
-    """Whatever routers say, the view goes forward only, who judges is told of each change, and little is kept."""
+    """For any router messages, the view moves forward only, each change is reported to its users, and state is
+    bounded.
+    """
     try:
         told = msgspec.msgpack.decode(data, type=list[bytes])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -150,7 +152,7 @@ def talks(data: bytes) -> None:
 
 
 def mutate_talk(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
-    """Return a talk with messages damaged as trees, inside or outside, left out, said twice or out of order."""
+    """Return an exchange with messages damaged as trees, inside or outside, omitted, duplicated or reordered."""
     try:
         told = msgspec.msgpack.decode(rng.choice(corpus), type=list[bytes])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -207,7 +209,7 @@ class _Node:
         _is_usable(view, ())
 
     def take(self, now: float, message: Control) -> None:
-        """Take a message in a turn of its own."""
+        """Process a message in its own iteration."""
         before = self.follower.received
         self.follower.step(now)
         self.follower.handle(now, self.follower.following, message)

@@ -1,4 +1,4 @@
-"""Fuzz target of PROXY headers: what a load balancer, or somebody in its place, writes before TLS."""
+"""Fuzz target of PROXY headers: bytes of a load balancer, or an impostor, before TLS."""
 
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader
 from tests.edge.test_proxy_protocol import GOOD, WRONG
@@ -11,7 +11,7 @@ VERSIONS = ("any", "v1", "v2", "any")
 
 
 def _taken(versions: str, data: bytes, step: int) -> tuple[int, tuple[str, int] | None, bool] | None:
-    """Return where the header ended, whom it names and whether it is local; None when it was refused."""
+    """Return the header's end, its address and whether it is local; None when it was refused."""
     proxy, taken, seen = ProxyHeader(versions), 0, 0
     try:
         while not proxy.complete and seen < len(data):
@@ -25,7 +25,7 @@ def _taken(versions: str, data: bytes, step: int) -> tuple[int, tuple[str, int] 
 
 
 def proxy_headers(data: bytes) -> None:
-    """The pieces do not matter, and LOCAL names nobody."""
+    """The cuts of the stream do not matter, and LOCAL has no address."""
     choice = data[0] if data else 0
     whole = _taken(VERSIONS[choice & 3], data[1:], len(data) + 1)
     if whole is not None and whole[2]:

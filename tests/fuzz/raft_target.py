@@ -1,7 +1,7 @@
-"""Fuzz targets of Raft: what routers send each other, and the snapshots of the map that they send.
+"""Fuzz targets of Raft: messages between routers, and the snapshots of the map in them.
 
-A message that can be read goes to the core of a follower, whoever writes it; a snapshot that is not refused is restored
-by a leading router, which then works with it. Nothing is raised but what the shell takes for a reason to stop.
+A decodable message from any sender goes to the core of a follower; a leading router restores an accepted
+snapshot, and then uses it. Only errors that stop the shell are raised.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from wire.node.events import FrameArrived, LinkUp, NodeTick
 
 __all__ = ["RAFT", "SNAPSHOTS", "mutate_raft", "raft_messages", "snapshots"]
 
-INPUTS_MAX = 200  # of one core: what it keeps stays small
+INPUTS_MAX = 200  # of one core: its state stays small
 NODES = (("r1", "router"), ("s1", "storage"), ("s2", "storage"), ("e1", "edge"))
 
 
@@ -53,7 +53,7 @@ SNAPSHOTS = (_snapshot(), MapMachine().snapshot())
 
 
 def snapshots(data: bytes) -> None:
-    """Restore a snapshot as a running leader would, and let every kind of node ask it something."""
+    """Restore a snapshot as a running leader would, and send requests of every kind of node."""
     if snapshot_fault(data):
         return
     core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits("c", 4, 4, 2, 1))

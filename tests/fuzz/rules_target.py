@@ -1,7 +1,7 @@
-"""Fuzz targets of rules: files and claims that decide access, and decisions about any name and topic.
+"""Fuzz targets of rules: access rules in files and claims, and decisions about any name and topic.
 
-A file is read whole or refused with its documented error. What was read decides like the slow reference, for names that
-come from the input as well, and a granted filter reaches no topic that is refused.
+A file is read completely or refused with its documented error. The result decides like the slow reference, also
+for names from the input, and a granted filter reaches no topic that is refused.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def rules(data: bytes) -> None:
     for line in lines:
         with contextlib.suppress(ValueError):
             tiers += read_acl([line])
-    joined = tuple(rule for tier in tiers for rule in tier)  # a deny wins over what stands before it, too
+    joined = tuple(rule for tier in tiers for rule in tier)  # a deny overrides earlier rules, too
     levels = [LEVELS[byte % 5] for byte in (data[3], data[3] // 5, data[3] // 25)]
     for every in (tiers, (joined,), (*tiers[:2], joined)):
         _compare(every, who, "/".join(levels) + ("/#" if data[3] & 1 else ""))

@@ -1,7 +1,7 @@
-"""The tree that fuzzing runs in: compiled modules with bounds checks and the address sanitizer, all else as it is.
+"""The source tree for fuzzing: compiled modules with bounds checks and the address sanitizer, other files unchanged.
 
-``build`` makes it below ``build/fuzz`` and compiles only what changed. What is compiled is copied, everything else is a
-link to the working tree. Run as a program it prints the environment that a process needs there. Needs gcc.
+``build`` creates it below ``build/fuzz`` and compiles only changed files. Compiled files are copied, all others are
+links to the working tree. As a program it prints the environment that a process needs there. Needs gcc.
 """
 
 import hashlib
@@ -69,8 +69,8 @@ def environment(tree: Path = TREE) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(tree),
         "LD_PRELOAD": _library(),
-        # Small objects come from malloc, so that reading past a packet's bytes is seen. Python never frees its own
-        # constants, so leaks are not looked for.
+        # Small objects come from malloc, so that the sanitizer detects reads past a packet's bytes. Python never frees
+        # its own constants, so leak detection is off.
         "PYTHONMALLOC": "malloc",
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=0:quarantine_size_mb=16",
     }
@@ -91,7 +91,7 @@ def _link(at: Path, target: Path) -> None:
 
 
 def _copy_sources(source: Path, target: Path) -> None:
-    """Copy what changed and keep times, by which Cython decides what to compile again."""
+    """Copy changed files and keep times, by which Cython decides about compilation."""
     for path in sorted(source.rglob("*")):
         copy = target / path.relative_to(source)
         if path.is_dir() and path.name != "__pycache__":

@@ -1,7 +1,7 @@
-"""What is fuzzed: per target a corpus of good input, and a check that raises when bytes do what they must not.
+"""The fuzz targets: each has a corpus of valid input, and a check that raises when bytes break a rule.
 
-A check lets pass the errors that its reader documents, and nothing else. Whatever is read must be the same when it is
-written and read again, where there is a writer.
+A check accepts only the errors that its reader documents. If there is an encoder, a decoded value must be equal
+after encoding and decoding.
 """
 
 import contextlib
@@ -70,9 +70,9 @@ class Target:
 
     Attributes:
         weight: Share of the time.
-        guides: Packages whose lines guide atheris; of ``edge.loop`` the uncompiled form. None: only mutated.
+        guides: Packages whose coverage guides atheris; of ``edge.loop`` the uncompiled form. None: only mutated.
         compiled: Runs in the tree with bounds checks and address sanitizer.
-        corpus_of: Another target whose found inputs this one begins with.
+        corpus_of: Another target whose found inputs are seeds of this one.
         mutator: Makes an input of good ones.
     """
 
@@ -229,7 +229,7 @@ _SEALED = (
 
 
 def _gossip_packet(data: bytes) -> None:
-    """Whoever has the key may say anything inside: the sessions and the packet's number are fuzzed as well."""
+    """Key holders control the content: the sessions and the packet's number are fuzzed as well."""
     before = sum(_RECEIVER.dropped.values())
     opened = _RECEIVER.open_datagram(_SENDER.seal(data[1:], b"datagram") if data[:1] == b"\1" else data)
     assert opened is not None or sum(_RECEIVER.dropped.values()) == before + 1

@@ -8,14 +8,14 @@ from tests.fuzz.targets import TARGETS
 
 
 def test_corpus() -> None:
-    """Every golden packet, read in every mode."""
+    """Every golden packet, decoded in every mode."""
     for raw in CORPUS:
         for choice in range(0, 256, 5):
             check(bytes((choice,)) + raw)
 
 
 def test_mutations() -> None:
-    """Damaged golden packets raise nothing but RemoteProtocolError."""
+    """Damaged golden packets raise only RemoteProtocolError."""
     decoder = next(target for target in TARGETS if target.name == "decoder")
     cases, culprit = run_target(decoder, seed=20_240_601, seconds=2.0)
     assert culprit is None
@@ -23,7 +23,7 @@ def test_mutations() -> None:
 
 
 def test_noise() -> None:
-    """So do bytes that never were a packet."""
+    """So does random input."""
     rng = random.Random(3)
     for _ in range(2000):
         check(rng.randbytes(rng.randint(0, 64)))

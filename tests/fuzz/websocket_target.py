@@ -1,4 +1,4 @@
-"""Fuzz target of MQTT over WebSocket: what a client writes behind a handshake, and the frames that it is sent."""
+"""Fuzz target of MQTT over WebSocket: client bytes after a handshake, and the frames sent to the client."""
 
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, Ping, Request, TextMessage
@@ -50,7 +50,7 @@ WEBSOCKET_STREAMS = (
 
 
 def _read(data: bytes, step: int, joined: bool, opened: bool) -> tuple[WebSocketServer, bytes, bytes]:
-    """Return a server that took the input in pieces, the MQTT bytes in it, and what the layer answered."""
+    """Return a server that received the input in pieces, the MQTT bytes in it, and the layer's answer."""
     server = WebSocketServer(joined=joined, clock=lambda: 0.0)
     if opened:
         server.receive(_client()[1])
@@ -64,14 +64,14 @@ def _read(data: bytes, step: int, joined: bool, opened: bool) -> tuple[WebSocket
 
 
 def websocket(data: bytes) -> None:
-    """The pieces do not matter, and a client of the library reads what is sent, whole or in packets."""
+    """The cuts of the stream do not matter, and a client library reads the output, whole or in packets."""
     choice, rest = (data[0], data[1:]) if data else (0, b"")
     joined, opened = bool(choice & 0x40), not choice & 0x80
     server, received, output = _read(rest, len(rest) + 1, joined, opened)
     if len(rest) <= TINY_FRAMES_MAX:  # beyond it, ends of frames that come alone are counted as short frames
         again, same, said = _read(rest, 1 + (choice & 0x3F), joined, opened)
         assert (same, again.ended) == (received, server.ended)
-        assert said == output or server.ended  # the reason of an end depends on what had come of the frame
+        assert said == output or server.ended  # the reason of an end depends on the received part of the frame
     sent = server.wrap(rest)
     assert len(sent) <= SENT_MAX + 10 * len(rest)
     if server.ended or not opened:
