@@ -11,8 +11,8 @@ import pytest
 
 from tests.workers import scheduler
 
-# Some machines forbid Python to keep what it compiled. The nodes and commands of the tests, which are hundreds of
-# processes, would each compile all that they import: three quarters of their processor time.
+# Some machines disable Python's bytecode files. The hundreds of nodes and commands of the tests would each compile all
+# their imports: three quarters of their CPU time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -42,13 +42,13 @@ def _logging_state() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make what a test logged fit for the way to another process: hostile names may be no Unicode."""
+    """Make a test's log encodable for another process: hostile names may be invalid Unicode."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector work from here on, and look through none of them."""
+    """Exclude existing objects from garbage collection."""
     gc.freeze()
     gc.enable()

@@ -1,7 +1,7 @@
-"""Command lines of ``stratamq`` without the time that Python takes to import them: a process that has, forks for each.
+"""Run ``stratamq`` commands without Python's import time: a process with loaded modules forks for each.
 
-Each command has a process of its own, with its arguments, environment and descriptors, as from a shell; what it shares
-with others is the modules that ``PRELOADED`` names. Tests of how a command starts use ``python -m stratamq`` itself.
+Each command has its own process, arguments, environment and descriptors, as from a shell; it shares only the
+modules of ``PRELOADED``. Tests of a command's start use ``python -m stratamq`` itself.
 """
 
 import array
@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_S
 
 __all__ = ["run_command"]
 
-# What commands import when they run; jobs, gateways and nodes import more.
+# Late imports of commands; jobs, gateways and nodes import more.
 PRELOADED = [
     "access.operators.cluster_arguments",
     "access.operators.commands",
@@ -68,7 +68,7 @@ QUESTION_BYTES_MAX = 1 << 20
 def run_command(
     *arguments: str, given: str = "", timeout_s: float = 5 * PATIENCE_S, environment: Mapping[str, str] = os.environ
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``stratamq`` with arguments, ``given`` being what it reads; return its exit code, output and errors.
+    """Run ``stratamq`` with arguments and ``given`` as input; return its exit code, output and errors.
 
     Raises:
         subprocess.TimeoutExpired: It takes longer; it is killed.
@@ -115,8 +115,8 @@ def _server() -> socket.socket:
 
 
 def serve(questions: socket.socket) -> None:
-    """Fork for each question, until nobody is left to ask."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for a command ends unnoticed
+    """Fork for each request, until the socket closes."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # an unwatched command's exit status is discarded
     while True:
         question, rights, _, _ = questions.recvmsg(QUESTION_BYTES_MAX, socket.CMSG_SPACE(4 * 4))
         if not question:
@@ -131,13 +131,13 @@ def serve(questions: socket.socket) -> None:
 
 
 def _watch(arguments: list[str], folder: str, environment: dict[str, str], answers: int, *files: int) -> None:
-    """Run one command in a process of its own; write who it is, and its exit code."""
+    """Run one command in its own process; write its process identifier, and its exit code."""
     process = os.fork()
     if process:
         os.write(answers, b"%d\n" % process)
         _, status = os.waitpid(process, 0)
         os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(status))
-        signal.raise_signal(signal.SIGKILL)  # at once: nothing is left to say or to close
+        signal.raise_signal(signal.SIGKILL)  # at once, without exit handlers
     os.close(answers)
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -151,7 +151,7 @@ def _watch(arguments: list[str], folder: str, environment: dict[str, str], answe
 
 
 def preload() -> None:
-    """Import what commands want, and leave all of it out of the collector's sight."""
+    """Import the modules of commands, and exclude them from garbage collection."""
     package = importlib.import_module("stratamq.cli")
     for module in (*PRELOADED, *(f"stratamq.cli.{each.name}" for each in pkgutil.iter_modules(package.__path__))):
         importlib.import_module(module)

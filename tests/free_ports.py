@@ -1,8 +1,7 @@
-"""Ports for programs that cannot choose one by themselves, from where `stratamq up` takes its own.
+"""Ports for programs that need a given one, from the range of `stratamq up`.
 
-Linux gives no outgoing connection one of these, and no other test or `up` chooses one that is held here: what is free
-now is free when the program binds it. A port that was looked for by binding to 0 was taken by a client of another test
-now and then.
+Linux assigns none of these to outgoing connections, and no other test or `up` uses a held one: a free port
+is still free when the program binds it. A port found by binding to 0 was sometimes taken by another test's client.
 """
 
 import random
@@ -16,7 +15,7 @@ _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """Return a port that nobody has, and that this process has not been given before."""
+    """Return a free port that this process did not get before."""
     for port in _random.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)):
         if port not in _given and hold_port(port):
             _given.add(port)

@@ -1,4 +1,4 @@
-"""Idle connections to a port, each opened again that the port closes: what a stranger without credentials can do."""
+"""Idle connections to a port, each reopened when the port closes it: an attack without credentials."""
 
 import contextlib
 import socket
@@ -16,7 +16,7 @@ LOOK_S = 0.25
 def idle_connections(
     address: tuple[str, int], count: int, sources: Sequence[str] = ("127.0.0.1",), said: bytes = b""
 ) -> Iterator[None]:
-    """Hold so many connections while the block runs, from these addresses in turn, each of which sends ``said``."""
+    """Hold this many connections during the block, from these addresses in rotation; each sends ``said``."""
     stopped = threading.Event()
     held = [_opened(address, sources[number % len(sources)], said) for number in range(count)]
 

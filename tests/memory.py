@@ -11,14 +11,14 @@ __all__ = ["Kept", "allocated", "without_collector"]
 
 @dataclass
 class Kept:
-    """Bytes that were allocated in the block and still stand at its end."""
+    """Bytes that were allocated in the block and are still allocated at its end."""
 
     bytes: int = 0
 
 
 @contextmanager
 def allocated() -> Iterator[Kept]:
-    """Count what the block keeps."""
+    """Count the bytes that the block keeps."""
     kept = Kept()
     tracemalloc.start()
     try:

@@ -1,7 +1,7 @@
-"""How long a test waits for what must happen.
+"""How long a test waits for an expected event.
 
-Whoever waits goes on as soon as it has happened, so only a failure takes so long, and a machine that is busy with other
-things, or stands still for some seconds, is no failure. ``test_patience.py`` looks for waits that are shorter.
+A wait ends as soon as its event occurs, so only a failure takes this long, and a machine that is busy, or pauses
+for some seconds, causes no failure. ``test_patience.py`` finds shorter waits.
 """
 
 __all__ = ["PATIENCE_S"]

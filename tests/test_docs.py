@@ -37,7 +37,7 @@ def headings(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     """A page that is moved takes its links along."""
     wrong = []
     for target in links(page):
@@ -48,8 +48,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not wrong, f"{page.relative_to(ROOT)}: {', '.join(wrong)}"
 
 
-def test_files_that_pages_name_exist() -> None:
-    """Decisions are left out: they speak of the tree of their day."""
+def test_files_named_in_pages_exist() -> None:
+    """Decisions are excluded: they describe the tree of their date."""
     wrong = []
     for page in PAGES:
         if page.parent != DECISIONS:
@@ -61,8 +61,8 @@ def test_files_that_pages_name_exist() -> None:
 
 
 @pytest.mark.parametrize("page", TESTED_PAGES)
-def test_tests_that_pages_name_exist(page: str) -> None:
-    """A page names a file, a test in it, or (``::name``) one more test of the file that it named before."""
+def test_tests_named_in_pages_exist(page: str) -> None:
+    """A page names a file, a test in it, or (``::name``) another test of the last named file."""
     missing, path, count = [], "", 0
     for file, name in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", (DOCS / page).read_text()):
         path = file or path
@@ -72,8 +72,8 @@ def test_tests_that_pages_name_exist(page: str) -> None:
     assert count and not missing, "\n".join(missing)
 
 
-def test_each_question_is_decided_where_the_page_says() -> None:
-    """A file that moves, or a function that gets another name, takes its row along."""
+def test_decision_table_names_existing_functions() -> None:
+    """A file that moves, or a renamed function, requires an update of its row."""
     section = (DOCS / "architecture.md").read_text().split("## Where is it decided")[1]
     rows = re.findall(r"^\| ([^|]+\?) \| `([^`|]+)` \| `(\w+)` \|$", section, re.MULTILINE)
     assert len(rows) >= 40
@@ -110,8 +110,8 @@ def test_every_decision_is_in_the_index() -> None:
         assert all(other in numbers and other > int(number) for other in later), title
 
 
-def test_rules_of_the_protocol_are_numbered() -> None:
-    """Sections and rules count from 1 without a gap, so that "rule 3.4" is found; a section names files and tests."""
+def test_protocol_rules_are_numbered_without_gap() -> None:
+    """Sections and rules count from 1, so that "rule 3.4" is found; a section names files and tests."""
     sections = re.split(r"^## (\d+)\. .+$", (DOCS / "protocol.md").read_text(), flags=re.MULTILINE)[1:]
     assert [int(number) for number in sections[::2]] == list(range(1, len(sections) // 2 + 1))
     for number, text in zip(sections[::2], sections[1::2], strict=True):
@@ -120,8 +120,8 @@ def test_rules_of_the_protocol_are_numbered() -> None:
         assert "\nFiles: `" in text and "Tests:" in text, f"section {number}"
 
 
-def test_rules_that_sources_cite_exist() -> None:
-    """``docs/protocol.md rule 3.4`` in a docstring leads to a rule, ``section 3`` to a section."""
+def test_rules_cited_in_sources_exist() -> None:
+    """``docs/protocol.md rule 3.4`` in a docstring refers to a rule, ``section 3`` to a section."""
     text = (DOCS / "protocol.md").read_text()
     known = set()
     for section, body in re.findall(r"^## (\d+)\. .+\n((?:(?!## ).*\n)*)", text, re.MULTILINE):

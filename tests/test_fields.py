@@ -1,9 +1,9 @@
-"""Each field of what leaves a process, or lies on a disk, has a reader in the product.
+"""Each field of messages and stored records has a reader in the product.
 
-A field that is only written costs bytes in each message, and promises what nobody keeps. A reader is an attribute that
-product code loads, in a file that names the field's class or one that holds it, of a variable that no annotation says
-to be another thing. (Types are not inferred: where a file does not say what its variable is, the name counts as read.)
-The records of messages and pushes are read in the compiled loop too, by their place.
+A field that is only written wastes bytes in each message, and suggests an unimplemented feature. A reader is an
+attribute that product code loads, in a file that names the field's class or a containing one, of a variable that no
+annotation gives another type. (Types are not inferred: a variable without annotation counts as read.)
+The compiled loop also reads the records of messages and pushes, by position.
 """
 
 import ast
@@ -21,12 +21,12 @@ from wire.messages import batches
 from wire.messages.hello import LinkHello
 
 ROOT = Path(__file__).resolve().parent.parent
-CODEC = "wire/messages/batches.py"  # it packs and unpacks field by field: that is no use of what they say
+CODEC = "wire/messages/batches.py"  # it packs and unpacks each field, which is no use of the content
 BINARY = (batches.PublishMessage, batches.PublishRun, batches.PublishAck, batches.Push, batches.PushAck)
 WIDE = {"Any", "object", "Control", "Message", "Command", "T"}  # an annotation that may mean each class
 WORD = re.compile(r"[A-Za-z_]\w*")
 
-# "Class.field" that no product code reads by its name, and why it stands.
+# "Class.field" that no product code reads by its name, and the reason to keep it.
 WITHOUT_READER = {
     **dict.fromkeys(
         ("Manifest.crc", "Manifest.sort_order", "Manifest.writer", "RingEntry.epoch", "RingEntry.hash"),
@@ -39,7 +39,7 @@ WITHOUT_READER = {
 
 
 class Source(NamedTuple):
-    """One file: the words in it, of which variables it reads an attribute, by name, and what its variables are."""
+    """One file: its words, the variables of each attribute read, by name, and the variables' types."""
 
     words: frozenset[str]
     loads: Mapping[str, Set[str]]
@@ -67,7 +67,7 @@ class Product:
                     self._types.setdefault(variable, set()).update(said)
 
     def unread(self, kind: str, fields: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of a class's fields that nothing reads."""
+        """Return the fields of a class without a reader."""
         named = {kind} | self._holders.get(kind, set())
         near = [source for source in self.sources if source.words & named]
         wanted = set(fields)
@@ -96,7 +96,7 @@ def _loads(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
 
 
 def _types(nodes: list[ast.AST]) -> dict[str, frozenset[str]]:
-    """Return the classes that a file says a variable to be: in annotations, or by making one."""
+    """Return the classes of a file's variables: by annotations, or by construction."""
     found: dict[str, set[str]] = {"self": set()}
     for node in nodes:
         target: ast.expr | None = None
@@ -137,7 +137,7 @@ def _words(annotations: list[Any]) -> set[str]:
 
 
 def kinds() -> dict[str, type[msgspec.Struct]]:
-    """Return by name the classes of all wire messages, commands, maps and stored records, and what they are made of."""
+    """Return by name the classes of all wire messages, commands, maps and stored records, and of their parts."""
     found: dict[str, type[msgspec.Struct]] = {}
     waiting: list[Any] = [codec.kind for form in FORMATS.values() for codec in form.codecs.values()]
     waiting += [LinkHello, *BINARY]
@@ -166,7 +166,7 @@ PREFIX = {"PublishMessage": "MESSAGE", "PublishRun": "RUN", "PublishAck": "PUBLI
 
 
 def read_in_the_loop(kind: str, field: str, loop: str) -> bool:
-    """Return whether the compiled loop reads a field: a number at its place, or a flag that it looks at."""
+    """Return whether the compiled loop reads a field: a number at its position, or a flag."""
     if kind not in PREFIX:
         return False
     place, flag = f"{PREFIX[kind]}_{PLACES.get(field, field.upper())}_AT", f"{field.upper()}_FLAG"
@@ -197,7 +197,7 @@ def unread_fields() -> list[str]:
 
 
 def test_each_field_has_a_reader() -> None:
-    """A field that nothing in the product reads goes, or stands above with its reason."""
+    """Delete a field without a reader in the product, or list it above with its reason."""
     unread = unread_fields()
     new = [field for field in unread if field not in WITHOUT_READER]
     assert not new, f"nobody reads {new}"
@@ -223,12 +223,12 @@ WRITER = "def tell(told: Told) -> None:\n    told.known = True\n    send(Told(1,
         ("def other(it: Known) -> bool:\n    return it.known or it.answer\n", ["answer", "known"]),
     ],
 )
-def test_a_field_that_is_only_written_is_found(reader: str, unread: list[str]) -> None:
+def test_field_only_written_is_found(reader: str, unread: list[str]) -> None:
     product = Product({"a.py": STRUCT, "b.py": WRITER, "c.py": reader})
     assert list(product.unread("Told", ("answer", "known"))) == unread
 
 
-def test_a_flag_that_the_loop_only_sets_is_found() -> None:
+def test_flag_only_set_in_loop_is_found() -> None:
     loop = "record.data[at + MESSAGE_FLAGS_AT] |= REPEAT_FLAG\nput64(record, MESSAGE_TAG_AT, tag)\n"
     assert not read_in_the_loop("PublishMessage", "repeat", loop)
     assert not read_in_the_loop("PublishMessage", "tag", loop)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("words", [("version",), ("node", "list", "--data", "nowhere"), ("nod",)])
-def test_a_forked_command_says_what_one_of_its_own_says(words: tuple[str, ...]) -> None:
+def test_forked_command_equals_separate_process(words: tuple[str, ...]) -> None:
     own = subprocess.run(
         [sys.executable, "-m", "stratamq", *words], capture_output=True, text=True, check=False, cwd=ROOT
     )
@@ -22,8 +22,8 @@ def test_a_forked_command_says_what_one_of_its_own_says(words: tuple[str, ...]) 
     assert (forked.returncode, forked.stdout, forked.stderr) == (own.returncode, own.stdout, own.stderr)
 
 
-def test_each_has_its_own_environment_and_input(tmp_path: Path) -> None:
-    """And none sees what another was given; several run at once."""
+def test_each_command_has_its_own_environment_and_input(tmp_path: Path) -> None:
+    """Several run at once."""
     words = ("user", "add", "x", "--data", str(tmp_path), "--password-fd")
     asked = run_command(*words, "0", given="word", environment={**os.environ, "STRATAMQ_ROUTER": "127.0.0.1:1"})
     assert "operator.pem" in asked.stderr and "no router is known" not in asked.stderr

@@ -29,7 +29,7 @@ def sources() -> list[tuple[str, ast.Module]]:
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[int, ast.expr, set[str]]]:
-    """Yield (line, event, names of the values) of what is logged; an effect of a core is logged by its shell."""
+    """Yield (line, event, names of the values) of each log call; a core's log effect is logged by its shell."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -50,12 +50,12 @@ def direct(tree: ast.Module) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_nobody_logs_past_the_table() -> None:
+def test_every_log_call_uses_the_table() -> None:
     found = [f"{path}:{line}" for path, tree in sources() if path != OURS for line in direct(tree)]
     assert not found, f"use conf.events.say: {found}"
 
 
-def test_every_call_has_an_entry_that_its_values_fit() -> None:
+def test_every_call_has_an_entry_with_its_values() -> None:
     logged: set[str] = {OTHER}
     for path, tree in sources():
         for line, event, names in calls(tree):
@@ -87,5 +87,5 @@ def test_names_are_dotted() -> None:
         ("console.log('x')", []),
     ],
 )
-def test_a_call_past_the_table_is_found(code: str, lines: list[int]) -> None:
+def test_log_call_without_entry_is_found(code: str, lines: list[int]) -> None:
     assert list(direct(ast.parse(code))) == lines

@@ -1,4 +1,4 @@
-"""Waits for what must happen are long: on a machine that is busy, a short one is a failure of nobody."""
+"""Waits for expected events are long: on a busy machine, a short one fails without a fault."""
 
 import ast
 import re
@@ -10,8 +10,8 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[1]
 SHORTEST_S = 30.0
 PERHAPS = re.compile(r"fail_after\(\d|timeout=\d")
-BOUNDED = {"run", "communicate", "urlopen", "get", "post", "Client"}  # what takes a ``timeout`` and fails behind it
-# It asks whoever leads, and the next one if there is no answer so soon.
+BOUNDED = {"run", "communicate", "urlopen", "get", "post", "Client"}  # calls with a ``timeout`` that raise after it
+# It queries the leader, and the next router without a prompt answer.
 MAY_BE_SHORT = {"tests/router/raft/test_processes.py"}
 
 
@@ -34,8 +34,8 @@ def test_short_waits_are_found() -> None:
     assert PATIENCE_S > SHORTEST_S
 
 
-def test_no_test_fails_because_it_waited_for_some_seconds() -> None:
-    """``tests.patience`` has the bound; what takes longer than expected and comes is no fault."""
+def test_waits_of_tests_have_the_common_bound() -> None:
+    """``tests.patience`` has the bound; a late event is no fault."""
     found = [
         f"{path.relative_to(ROOT)}:{line}: {seconds:g} s"
         for path in sorted((ROOT / "tests").rglob("*.py"))

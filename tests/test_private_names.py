@@ -1,4 +1,4 @@
-"""Private names of the product stay in the product: a test asks a public, documented door, or looks at behaviour."""
+"""Private names are used in the product only: a test uses a public function, or observes behaviour."""
 
 import ast
 from pathlib import Path
@@ -21,7 +21,7 @@ def foreign_private_names(path: Path) -> list[str]:
     return found
 
 
-def test_tests_and_benchmarks_use_public_doors() -> None:
+def test_tests_and_benchmarks_use_public_names() -> None:
     paths = sorted((ROOT / "tests").rglob("*.py")) + sorted((ROOT / "bench").glob("*.py"))
     found = [use for path in paths if "mutants" not in path.parts for use in foreign_private_names(path)]
     assert not found, "\n".join(found)

@@ -1,4 +1,4 @@
-"""Nothing that dials out goes where the answer of a server sends it, but by the rule of ``gateways/addresses.py``."""
+"""No code that dials out follows a server's redirect, except by the rule of ``gateways/addresses.py``."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ FOLLOWS = re.compile(r"follow_redirects=(?!False)|urllib\.request|import request
 
 
 def test_no_http_client_follows_redirects() -> None:
-    """httpx and http.client follow none by themselves; libraries that do are not used."""
+    """httpx and http.client follow none by default; libraries that do are not used."""
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for room in PACKAGES
@@ -20,8 +20,8 @@ def test_no_http_client_follows_redirects() -> None:
     assert not found
 
 
-def test_server_references_are_judged_in_one_place() -> None:
-    """Whoever reads the property of CONNACK or DISCONNECT asks the selector."""
+def test_server_references_checked_in_one_place() -> None:
+    """Code that reads the property of CONNACK or DISCONNECT calls the selector."""
     readers = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "gateways").rglob("*.py")

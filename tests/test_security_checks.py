@@ -29,7 +29,7 @@ SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 CODE_IN_DATA = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "ctypes.util")
 NOT_CALLED = ("eval", "exec", "compile", "os.system", "os.popen", "pickle.loads", "marshal.loads")
 
-Row = tuple[str, str, list[str], str]  # number, behaviour, tests, the last column as it stands
+Row = tuple[str, str, list[str], str]  # number, behaviour, tests, the last column unchanged
 
 
 def rows() -> list[Row]:
@@ -43,7 +43,7 @@ NAMED = sorted({test for _, _, tests, _ in ROWS for test in tests})
 
 
 def test_each_check_has_one_line() -> None:
-    """None is left out, none stands twice, and each names a test or says why there is none."""
+    """None is missing or repeated, and each names a test or the reason for its absence."""
     numbers = [number for number, *_ in ROWS]
     assert [number for number, count in Counter(numbers).items() if count > 1] == []
     for letter in "CTGABD":
@@ -68,8 +68,8 @@ def test_a_named_test_exists(test: str) -> None:
     assert function_of(test) is not None, f"{test} does not exist"
 
 
-def test_stapling_is_not_offered_and_said_so() -> None:
-    """NIST: identify. Python's TLS has no call for it: the page says it, and no setting promises it."""
+def test_missing_ocsp_stapling_is_documented() -> None:
+    """Python's TLS has no function for it: the page states it, and no setting offers it."""
     page = (ROOT / "docs" / "security.md").read_text().split("## What is not offered")[1]
     assert "stapling" in page
     assert "stapl" not in (ROOT / "docs" / "settings.md").read_text().lower()
@@ -95,7 +95,7 @@ YAML_IS_WRITTEN = "stratamq/cli/output.py"  # and read nowhere
 
 
 def test_no_data_becomes_code() -> None:
-    """NIST: protect. No pickle and its kin, no evaluation of text, no shell, in any room."""
+    """No pickle or similar, no evaluation of text, no shell, in any package."""
     wrong = []
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -108,7 +108,7 @@ def test_no_data_becomes_code() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_scan_sees_what_it_should() -> None:
+def test_scan_finds_forbidden_calls() -> None:
     tree = ast.parse("import pickle\neval('1')\nsubprocess.run('x', shell=True)")
     assert "pickle" in imports(tree) and {"eval", "shell"} <= set(calls(tree))
 
@@ -135,7 +135,7 @@ def wanted(*extras: str) -> set[str]:
 
 
 def test_dependencies_have_one_version() -> None:
-    """NIST: protect. What `make` installs is named with its exact version; an extra names nothing beside it."""
+    """`make` installs packages with exact versions; an extra adds only listed ones."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert sorted(wanted(*extras) - set(pinned()) - {"stratamq"}) == []
     assert "-c constraints.txt" in (ROOT / "Makefile").read_text()
@@ -146,8 +146,8 @@ OF_THEIR_OWN = {"run": {"setuptools", "wheel", "cython"}, "jobs": {"pyspark", "p
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_each_package_that_is_installed_has_hashes(lock: str) -> None:
-    """NIST: protect. `make setup` takes no file of a package whose hash is not here: `make locks` writes them."""
+def test_each_installed_package_has_hashes(lock: str) -> None:
+    """`make setup` refuses a package file without a hash here: `make locks` writes them."""
     text = (ROOT / "locks" / f"{lock}.txt").read_text()
     entries = text.replace("\\\n", " ").splitlines()
     found = {}
@@ -163,8 +163,8 @@ def test_each_package_that_is_installed_has_hashes(lock: str) -> None:
     assert f"$(LOCKED) locks/{lock}.txt" in made
 
 
-def test_nothing_is_installed_without_hashes() -> None:
-    """NIST: protect. But for this project itself, and tools that run in folders of their own and leave only a list."""
+def test_no_package_installed_without_hashes() -> None:
+    """Except this project itself, and tools in separate folders that leave only a list."""
     lines = [
         line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line or "$(INSTALL)" in line
     ]

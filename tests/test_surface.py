@@ -1,4 +1,4 @@
-"""Each public name of the product has a reader in the product: what only tests call is no part of it."""
+"""Each public name of the product is used in the product: functions for tests only are not part of it."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from tests.packages import PACKAGES
 ROOT = Path(__file__).resolve().parent.parent
 WORD = re.compile(r"[A-Za-z_]\w*")
 
-# A name without a reader in Python, and why it stands.
+# A name without a use in Python, and the reason to keep it.
 WITHOUT_READER = {
     "AckSink": "the shape of the ledger that a compiled Engine takes",
     "after_io_wait": "trio calls it, by the name of its instruments",
@@ -36,9 +36,9 @@ WITHOUT_READER = {
 
 
 def test_public_names_have_readers() -> None:
-    """A function, method or class that nothing in the product uses is deleted, or listed above with its reason.
+    """Delete a function, method or class that the product does not use, or list it above with its reason.
 
-    An import is no use, nor is a place in ``__all__``: what a room hands on must be used somewhere.
+    Neither an import nor a place in ``__all__`` is a use: a package's exports must be used in another one.
     """
     read = set(WORD.findall((ROOT / "pyproject.toml").read_text()))
     defined: set[str] = set()

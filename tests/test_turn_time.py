@@ -1,4 +1,4 @@
-"""A turn that is too long once is noise, one that is too long each time is a fault."""
+"""An iteration that is too long once is noise, one that is too long each time is a fault."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.turn_time import TRIES, assert_within, slowness, timed
 
 
 def judged(found: list[float], monkeypatch: pytest.MonkeyPatch, factor: float = 1.0) -> int:
-    """Judge turns of these milliseconds against a bar of 5 ms; return how many tries it took."""
+    """Check iterations of these milliseconds against a bar of 5 ms; return the number of tries."""
     monkeypatch.setattr(turn_time, "slowness", lambda: factor)
     left = list(found)
 
@@ -19,20 +19,20 @@ def judged(found: list[float], monkeypatch: pytest.MonkeyPatch, factor: float = 
     return len(found) - len(left)
 
 
-def test_the_least_of_the_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minimum_of_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged([4.9, 1], monkeypatch) == 1
     assert judged([50.0] * (TRIES - 1) + [4.9], monkeypatch) == TRIES
     with pytest.raises(AssertionError, match=r"50\.00 ms .* 5\.00 ms .* 6\.00 ms"):
         judged([50.0, 5.0] + [6.0] * (TRIES - 2) + [1.0], monkeypatch)
 
 
-def test_a_slower_machine_may_take_as_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slower_machine_scales_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged([9.9], monkeypatch, 2) == 1
     with pytest.raises(AssertionError, match=r"2\.00 times slower"):
         judged([11] * TRIES, monkeypatch, 2)
 
 
-def test_each_bar_is_met_in_a_try_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_bar_may_be_met_in_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_time, "slowness", lambda: 1.0)
     left = [(9, 1), (1, 9)]
 
@@ -46,7 +46,7 @@ def test_each_bar_is_met_in_a_try_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert not left
 
 
-def test_other_failures_count_at_once_and_a_bar_is_wanted() -> None:
+def test_other_failures_count_at_once_and_missing_bar_fails() -> None:
     tries: list[int] = []
 
     @timed
@@ -63,7 +63,7 @@ def test_other_failures_count_at_once_and_a_bar_is_wanted() -> None:
         assert_within("it", 1, 5)
 
 
-def test_no_machine_is_held_to_a_shorter_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faster_machine_keeps_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_time, "CALIBRATIONS", 1)
     monkeypatch.setattr(turn_time, "REFERENCE_MS", 1e6)
     assert slowness() == 1.0

@@ -1,4 +1,4 @@
-"""Which tests stay together when several workers share them, and who takes what."""
+"""Grouping of tests by worker, and the order of groups."""
 
 from collections import deque
 from pathlib import Path
@@ -8,15 +8,15 @@ from tests.workers import AT_ONCE, CLUSTERS, JOBS, LONG, choose, group_of
 ROOT = Path(__file__).parent.parent
 
 
-def test_a_file_stays_whole_and_spark_starts_once() -> None:
+def test_file_stays_whole_and_spark_starts_once() -> None:
     assert group_of("tests/jobs/test_audit.py::test_any") == group_of("tests/jobs/test_prune.py::test_any") == "jobs"
     assert list((ROOT / JOBS).glob("test_*.py"))
     assert group_of("tests/wire/test_a.py::test_any[x::y]") == "tests/wire/test_a.py"
     assert group_of("tests/test_structure.py::test_any") == "tests/test_structure.py"
 
 
-def test_two_clusters_stand_beside_each_other_and_never_three() -> None:
-    """Whoever may have one takes one; a worker for which nothing is left but a third one ends."""
+def test_at_most_two_workers_have_clusters() -> None:
+    """A worker that may have a cluster takes one; a worker with only a third one left ends."""
     cluster, other, jobs = "tests/e2e/test_a.py", "tests/wire/test_a.py", "jobs"
     assert all(list((ROOT / folder).glob("test_*.py")) for folder in CLUSTERS) and AT_ONCE == 2
     assert choose([other, jobs, cluster], [], [[], []]) == cluster
@@ -27,12 +27,12 @@ def test_two_clusters_stand_beside_each_other_and_never_three() -> None:
     assert choose([other, jobs], [], [[cluster], [cluster]]) == jobs, "it lasts"
 
 
-def test_what_lasts_is_there() -> None:
+def test_long_files_exist() -> None:
     assert all((ROOT / group).exists() for group in LONG if group != "jobs")
 
 
-def test_three_workers_do_everything() -> None:
-    """Each takes the next group when it has one left, in turns of any length."""
+def test_three_workers_run_all_groups() -> None:
+    """Each takes the next group when it has one left, in any timing."""
     files = [*(f"tests/e2e/test_{n}.py" for n in range(9)), *(f"tests/mqtt/test_{n}.py" for n in range(9))]
     waiting, done = list(files), []
     workers: list[deque[str]] = [deque() for _ in range(3)]

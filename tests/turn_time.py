@@ -1,7 +1,7 @@
-"""Bars on time that hold on any machine: of turns by the processor, and of a few promises by the clock.
+"""Time limits that hold on any machine: of iterations in CPU time, and of a few promises in wall time.
 
-A bar is scaled by the speed of the machine, and a test that misses one is run again: what else runs there makes a turn
-longer and never shorter, so the least of its figures counts. A slice that is too long misses the bar every time.
+A limit is scaled by the speed of the machine, and a test that misses one is run again: other load only makes an
+iteration longer, so the minimum of the tries counts. A real fault misses the limit every time.
 """
 
 import functools
@@ -40,7 +40,7 @@ class _Message(msgspec.Struct, array_like=True):
 
 @dataclass
 class _Bar:
-    """A bar and the figures of the tries: milliseconds, and how much slower than the reference the machine was."""
+    """A limit and the results of the tries: milliseconds, and the machine's slowness relative to the reference."""
 
     ms: float
     found: list[tuple[float, float]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _Bar:
         return any(ms < self.ms * factor for ms, factor in self.found)
 
 
-_noted: list[dict[str, tuple[float, float]]] = []  # of the test that runs: what -> its time, its bar
+_noted: list[dict[str, tuple[float, float]]] = []  # of the running test: name -> its time, its limit
 
 
 def _calibrate() -> float:
@@ -75,7 +75,7 @@ def slowness() -> float:
 
 
 def assert_within(what: str, took_ms: float, bar_ms: float) -> None:
-    """Hold a time, as of the longest turn, against a bar; the test is ``timed``, which judges at its end."""
+    """Check a time, such as the longest iteration, against a limit; the ``timed`` test evaluates it at its end."""
     print(f"{what}: {took_ms:.2f} ms of {bar_ms:g}")
     assert _noted, "only a test that is timed is run again"
     assert what not in _noted[-1], f"{what!r} names two times"

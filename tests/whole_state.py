@@ -1,8 +1,8 @@
-"""The whole state of a core as one value: two of them are equal exactly when nothing at all has changed.
+"""The complete state of a core as one value: two are equal exactly when no part has changed.
 
 Objects are walked by their fields, each once (later visits give its number, so cycles end and sharing shows). Functions
-count by name and their bound arguments, for they are what a core will do later. How objects of a type are walked is
-found once: one core has thousands of them, and is walked for each cell of a table.
+are compared by name and bound arguments, for a core calls them later. The walk of a type is cached:
+one core has thousands of objects, and is walked for each cell of a table.
 """
 
 import functools
@@ -82,7 +82,7 @@ _WAYS: tuple[tuple[type | tuple[type, ...], Parts], ...] = (
 
 
 def _slots(kind: type, without: Set[str]) -> tuple[str, ...]:
-    """Return the fields of a type that stand in slots."""
+    """Return the fields of a type that are slots."""
     names: list[str] = []
     for each in kind.__mro__:
         slots = each.__dict__.get("__slots__", ())

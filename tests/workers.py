@@ -1,8 +1,8 @@
-"""Which tests stay together when several workers share them (``make test`` has three; most tests wait, on two cores).
+"""Groups tests for several workers (``make test`` has three; most tests wait, on two cores).
 
-A file stays whole, for the fixtures of its module; those of the jobs share one Spark session. The files that start
-clusters go first, and two workers at the most have one of them: three clusters would wait for each other's processors.
-The other worker computes meanwhile, the long files first, so that none of them is begun when all others are done.
+A file stays whole, for its module fixtures; those of the jobs share one Spark session. Files that
+start clusters go first, on at most two workers: three clusters would wait for each other's processors.
+The other worker computes meanwhile, the long files first, so that none of them starts last.
 """
 
 from typing import Any
@@ -50,22 +50,22 @@ def is_cluster(group: str) -> bool:
 
 
 def choose(waiting: list[str], own: list[str], others: list[list[str]]) -> str | None:
-    """Return the group that a worker takes next, None where each one that waits is one too many.
+    """Return the group that a worker takes next, None if each pending one would exceed the limit.
 
     Args:
-        waiting: Groups that no worker has, those with many tests first.
+        waiting: Groups without a worker, those with many tests first.
         own: Groups whose tests this worker has before it.
         others: The same of each other worker.
     """
     taken = sum(any(map(is_cluster, groups)) for groups in others)
     may_have = taken < AT_ONCE or any(map(is_cluster, own))
     allowed = [group for group in waiting if may_have or not is_cluster(group)]
-    # A worker that may have a cluster takes one: they wait more than they compute, so they go on beside all others.
+    # A worker that may have a cluster takes one: clusters wait more than they compute, so they run well beside others.
     return min(allowed, key=lambda group: (not is_cluster(group), group not in LONG), default=None)
 
 
 def scheduler(config: Any, log: Any) -> Any:
-    """Return what deals out groups instead of single tests."""
+    """Return a scheduler that assigns groups instead of single tests."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -79,7 +79,7 @@ def scheduler(config: Any, log: Any) -> Any:
             others = [self._groups(other) for other in self.nodes if other is not node]
             group = choose([*self.workqueue], self._groups(node), others)
             if group is None:
-                node.shutdown()  # when it has done what it has: the others do what is left
+                node.shutdown()  # after its remaining tests: the others run the rest
                 return
             self.workqueue.move_to_end(group, last=False)
             super()._assign_work_unit(node)

@@ -10,7 +10,7 @@ import bench.jobs
 def test_missing_library_is_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was a traceback, after a session of Spark had been opened."""
+    """It was a traceback, after the start of a Spark session."""
     monkeypatch.setattr(bench.jobs, "LIBRARIES", ("pyarrow", "no_such_library"))
     monkeypatch.setattr(sys, "argv", ["bench.jobs"])
     assert bench.jobs.main() == 2

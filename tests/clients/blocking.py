@@ -1,4 +1,4 @@
-"""An MQTT client on a blocking socket: it says exactly what it is told to, and reads what it is asked to read."""
+"""An MQTT client on a blocking socket: it sends and reads only on request."""
 
 import socket
 import time
@@ -68,7 +68,7 @@ class BlockingClient:
     # Conversations
 
     def connect(self, client_id: str, keep_alive_s: int = 60, **options: Any) -> Connack:
-        """Send CONNECT; return the answer, whatever it says."""
+        """Send CONNECT; return the answer, also a refusal."""
         self.send(Connect(client_id, keep_alive_s=keep_alive_s, protocol_version=self.version, **options))
         connack = self.read()
         assert isinstance(connack, Connack), connack
@@ -99,7 +99,7 @@ class BlockingClient:
         return time.monotonic() - began
 
     def publish(self, topic: str, payload: bytes = b"x") -> int:
-        """Publish with QoS 1; return the reason code of PUBACK, which may stand behind other packets."""
+        """Publish with QoS 1; return the reason code of PUBACK, which may follow other packets."""
         self.send(Publish(topic, payload, 1, packet_identifier=self.next_identifier()))
         while not isinstance(packet := self.read(), Puback):
             if packet is None:

@@ -1,4 +1,4 @@
-"""Names that a stranger might choose: for a user, for a client identifier, in a certificate."""
+"""Hostile names: of a user, of a client identifier, in a certificate."""
 
 __all__ = ["HOSTILE_NAMES", "LOOK_ALIKES"]
 

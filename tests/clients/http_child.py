@@ -1,4 +1,4 @@
-"""An HTTP server in a process of its own, which a test can stop (SIGSTOP), kill and ask what it was asked."""
+"""An HTTP server in its own process, which a test can stop (SIGSTOP), kill, and query for its requests."""
 
 import contextlib
 import os
@@ -43,9 +43,10 @@ class HttpChild(NamedTuple):
         return f"http://127.0.0.1:{self.port}{path}"
 
     def stand_still(self) -> None:
-        """Let it hang until ``go_on``: connections are accepted by the kernel, and nothing is answered."""
+        """Stop the process until ``go_on``: the kernel accepts connections, and no request is answered."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # one thread takes the signal, and others go on until then
+        # one thread receives the signal, and the others run until then
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def go_on(self) -> None:
         """Let it answer again."""

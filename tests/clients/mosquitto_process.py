@@ -1,4 +1,4 @@
-"""A Mosquitto of Debian's for a test without trio: a free port, a configuration of its own, ended with the block."""
+"""Debian's Mosquitto for a test without trio: a free port, its own configuration, stopped with the block."""
 
 import contextlib
 import shutil
@@ -18,9 +18,9 @@ EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
 @contextlib.contextmanager
 def mosquitto(folder: Path, *lines: str) -> Iterator[int]:
-    """Run it with some lines of configuration; yield its port once all its listeners take connections.
+    """Run it with some lines of configuration; yield its port once all its listeners accept connections.
 
-    Started by root it would drop its rights, and could not read what a test wrote.
+    Started by root it would drop its privileges, and could not read the test's files.
     """
     port = free_port()
     config = folder / "mosquitto.conf"

@@ -1,6 +1,6 @@
-"""MQTT packets as bytes, for clients that write what no careful client would, and for benchmarks that must be cheap.
+"""MQTT packets as bytes, for clients that send invalid packets, and for cheap benchmarks.
 
-Lengths are written and read by ``mqtt``; everything else is put down as it is asked for, and nothing is checked.
+``mqtt`` encodes and decodes lengths; all other parts are written unchecked.
 """
 
 import struct
@@ -90,7 +90,7 @@ def ack(kind: int, identifier: int, code: int | None = None) -> bytes:
 
 
 class Splitter:
-    """Cuts a stream into packets, whose bodies nobody reads here."""
+    """Cuts a stream into packets with opaque bodies."""
 
     def __init__(self) -> None:
         self._rest = b""

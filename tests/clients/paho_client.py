@@ -1,4 +1,4 @@
-"""paho-mqtt as tests use it: a client in a thread of its own, whose answers and messages can be waited for."""
+"""paho-mqtt for tests: a client in its own thread, with methods that wait for answers and messages."""
 
 import threading
 from collections.abc import Callable
@@ -25,12 +25,12 @@ class PahoClient:
 
     Args:
         listener: "plain", "tls", "ws" or "wss"; the encrypted ones verify with ``authority``.
-        expiry_s: Of the session; 3.1.1 knows 0 (Clean Session) and everything else (never).
-        in_flight: Messages that it publishes before the first is acknowledged.
+        expiry_s: Of the session; 3.1.1 distinguishes only 0 (Clean Session) and other values (never).
+        in_flight: Maximum of unacknowledged publishes.
 
     Attributes:
         paho: The client itself.
-        messages: What has come, in order.
+        messages: Received messages, in order.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What became of a connection of paho-mqtt: its CONNACK, and how it ended."""
+"""The outcome of a connection of paho-mqtt: its CONNACK, and its end."""
 
 import threading
 

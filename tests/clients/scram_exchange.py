@@ -16,7 +16,7 @@ NONCE = "fyko+d2lbbFgONRv9qkxdawL"
 
 
 class Shown(NamedTuple):
-    """What the server said: its salt and iterations for a name, and the code at the end."""
+    """The server's answers: its salt and iterations for a name, and the final code."""
 
     salt: bytes
     iterations: int
@@ -47,7 +47,7 @@ def client_final(user: str, password: str, data: bytes) -> bytes:
 
 
 def prove(client: BlockingClient, client_id: str, user: str, password: str) -> Shown:
-    """Log in; return what the server said."""
+    """Log in; return the server's answers."""
     first = {**METHOD, PropertyId.AUTHENTICATION_DATA: client_first(user)}
     client.send(Connect(client_id, properties=first, protocol_version=5))
     auth = client.read()

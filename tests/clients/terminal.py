@@ -1,4 +1,4 @@
-"""A command at a terminal of its own, where a test types its answers."""
+"""A command at its own terminal, where a test types its answers."""
 
 import os
 import pty
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 __all__ = ["at_terminal"]
 
 TIMEOUT_S = 60.0
-CONTROLLING = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"  # what getpass opens as /dev/tty
+CONTROLLING = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"  # getpass opens it as /dev/tty
 
 
 def at_terminal(command: Sequence[str], *answers: tuple[str, str]) -> tuple[int, str]:
-    """Run a command; return its exit code and all that the terminal showed.
+    """Run a command; return its exit code and all output of the terminal.
 
     Args:
         command: Its program, whole path, and arguments.
-        answers: Prompts, in their order, and what is typed: when the prompt stands there, for whoever asks for a
-            password throws away what was typed before.
+        answers: Prompts, in their order, and the input for each: typed after the prompt, because a
+            password prompt discards earlier input.
     """
     ours, theirs = pty.openpty()
     run = [sys.executable, "-c", CONTROLLING, *command]
@@ -33,7 +33,7 @@ def at_terminal(command: Sequence[str], *answers: tuple[str, str]) -> tuple[int,
                 assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], shown
                 try:
                     data = os.read(ours, 4096)
-                except OSError:  # EIO: the last who had it is gone
+                except OSError:  # EIO: the last process has closed it
                     break
                 shown += data
                 if left and (at := shown.find(left[0][0].encode(), typed)) >= 0:

@@ -1,4 +1,4 @@
-"""Bytes of the clients against the codec: what they write is read as meant, and a stream is cut at any place."""
+"""The clients' packets against the codec: the codec decodes them, and a stream is cut at any place."""
 
 import pytest
 
@@ -22,14 +22,14 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("data", "version", "kind"), WRITTEN)
-def test_packets_are_read_as_they_were_meant(data: bytes, version: int, kind: type) -> None:
+def test_packets_decode_to_intended_values(data: bytes, version: int, kind: type) -> None:
     length, body = decode_varint(data, 1)
     assert body + length == len(data)
     assert isinstance(decode_packet(data[0], data[body:], version), kind)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000, 1 << 20])
-def test_a_stream_is_cut_into_its_packets(size: int) -> None:
+def test_splitter_cuts_stream_into_packets(size: int) -> None:
     whole = [data for data, _, _ in WRITTEN]
     stream, splitter = b"".join(whole), packets.Splitter()
     found = [packet for at in range(0, len(stream), size) for packet in splitter.feed(stream[at : at + size])]

@@ -1,7 +1,7 @@
-"""``python -m tests.mutants [--raft]``: every seeded bug, where it is, what caught it, and in what time.
+"""``python -m tests.mutants [--raft]``: print every seeded bug, its place, the test that caught it, and the time.
 
 Exit code 1 when one was not caught, or not within its budget. The bugs of Raft take up to a minute of seeds and run
-with ``--raft``; those of gossip and replication are tests of their own and are run by pytest.
+with ``--raft``; those of gossip and replication are ordinary tests under pytest.
 """
 
 import argparse

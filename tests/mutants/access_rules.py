@@ -1,4 +1,4 @@
-"""Rules of identity, each taken away, and the test that notices (the scenarios are those of ``tests/access``)."""
+"""Rules of identity, each removed, and the test that detects it (the scenarios are those of ``tests/access``)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ ONE, TWO = test_revocation.ONE, test_revocation.TWO
 
 
 def _replaced(owner: object, name: str, make: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Return a patch: the name stands for what ``make`` makes of the original."""
+    """Return a patch that replaces a name by ``make(original)``."""
     return lambda patch: patch.setattr(owner, name, make(getattr(owner, name)))
 
 
@@ -65,7 +65,7 @@ def _always(value: object) -> Callable[[Any], Any]:
 
 
 def _said(witness: Callable[[], None]) -> Callable[[], None]:
-    """Return a witness whose missing refusal (``pytest.raises``) is an assertion like each other."""
+    """Return a witness that reports a missing refusal (``pytest.raises``) as an assertion."""
 
     def run() -> None:
         try:

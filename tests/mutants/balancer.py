@@ -1,4 +1,4 @@
-"""Rules of the balancer, each taken away, and the schedule or test that notices."""
+"""Rules of the balancer, each removed, and the schedule or test that detects it."""
 
 from gateways.balancer import directory
 from gateways.balancer.edge import Edge

@@ -1,4 +1,4 @@
-"""Rules of bridges, each taken away, and the seeds of their simulation that notice."""
+"""Rules of bridges, each removed, and the seeds of their simulation that detect it."""
 
 from collections.abc import Callable, Sequence
 

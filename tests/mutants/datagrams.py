@@ -1,4 +1,4 @@
-"""Rules of datagram nodes, each taken away, and the test that notices."""
+"""Rules of datagram nodes, each removed, and the test that detects it."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Rules of rights at an edge, each taken away, and the test that notices (those of ``tests/edge/rights``)."""
+"""Permission rules at an edge, each removed, and the test that detects it (those of ``tests/edge/rights``)."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rules of federation agents, each taken away, and the test that notices."""
+"""Rules of federation agents, each removed, and the test that detects it."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Rules about who may send something now, each taken away from a whole cluster, and the hostile seed that notices.
+"""Sender rules, each removed from a whole cluster, and the hostile seed that detects it.
 
-The hostile nodes are those of ``tests/simulation/unregistered_process.py``; their watch has its own list of what an
-unregistered node may say.
+The hostile nodes are those of ``tests/simulation/unregistered_process.py``; their checker has its own list of
+messages that an unregistered node may send.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ MEMBERS_MESSAGES = tuple(
 
 
 def without_role(message: type) -> Patch:
-    """Return what lets every holder of a certificate send a message."""
+    """Return a patch that lets every holder of a certificate send a message."""
     return lambda patch: patch.setitem(CELLS, message, CELLS[message]._replace(sender=Sender.CERTIFIED))
 
 

@@ -1,4 +1,4 @@
-"""Rules of the operators' surface, each taken away, and the test that notices."""
+"""Rules of the operators' interface, each removed, and the test that detects it."""
 
 from functools import partial
 from typing import Any

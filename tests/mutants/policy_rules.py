@@ -1,4 +1,4 @@
-"""Rules of the cluster's policy, each taken away, and the script or seed that notices.
+"""Rules of the cluster's policy, each removed, and the script or seed that detects it.
 
 Rules of steps and chains are in ``access_rules.py``, those of owners and recheck marks in ``storage_rights.py``.
 """

@@ -1,6 +1,6 @@
-"""Rules of docs/revocation.md, each taken away from a whole cluster, and the schedule that notices; revoked tokens.
+"""Rules of docs/revocation.md, each removed from a whole cluster, and the schedule that detects it; revoked tokens.
 
-The schedules are those of ``tests/simulation/test_policy_schedules.py``; what one core shows alone is in
+The schedules are those of ``tests/simulation/test_policy_schedules.py``; rules of a single core are in
 ``policy_rules.py``, ``edge_rights.py`` and ``storage_rights.py``.
 """
 
@@ -37,7 +37,7 @@ BUDGET_S = 20.0
 
 
 def _patched(witness: Callable[..., None], *arguments: Any) -> Callable[[], None]:
-    """Return a witness that patches something itself."""
+    """Return a witness with its own patch."""
 
     def run() -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -91,7 +91,7 @@ def _from_when_it_was_noticed(original: Any, self: Any, now: float) -> Any:
 
 
 def _judged_at_arrival(patch: pytest.MonkeyPatch) -> None:
-    """A message that waits for its Route is judged when it comes, and by that when it is dispatched."""
+    """Authorize a message that waits for its Route at arrival, and use that result at dispatch."""
     rights: dict[int, ClientRights] = {}
     judged: dict[tuple[int, bytes], int] = {}
     admit, authorize, miss = ClientRights.admit, ClientRights.authorize, EdgeCore.miss

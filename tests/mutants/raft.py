@@ -1,4 +1,4 @@
-"""``python -m tests.mutants.raft [--rate N]``: a table of the seeded Raft bugs and what catches them."""
+"""``python -m tests.mutants.raft [--rate N]``: print the seeded Raft bugs and the tests that catch them."""
 
 import argparse
 import importlib

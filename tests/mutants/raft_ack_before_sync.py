@@ -1,4 +1,4 @@
-"""Seeded bug: answers leave before what they promise is on disk (etcd #10508)."""
+"""Seeded bug: answers are sent before the promised state is on disk (etcd #10508)."""
 
 import msgspec
 

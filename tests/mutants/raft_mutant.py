@@ -1,4 +1,4 @@
-"""What a seeded Raft bug is, and whether a script or a number of seeds catches it."""
+"""A seeded Raft bug, and whether a script or a number of seeds catches it."""
 
 import traceback
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SCRIPTS = Path(__file__).parent.parent / "router" / "raft" / "scripts"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A core with one rule missing, what catches it, and within how many seeds."""
+    """A core without one rule, the script or seeds that catch it, and the maximum number of seeds."""
 
     name: str
     core_class: type[RaftCore]

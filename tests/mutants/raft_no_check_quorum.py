@@ -1,4 +1,4 @@
-"""Seeded bug: a leader that hears nobody goes on leading: its followers stay loyal to a deaf one."""
+"""Seeded bug: a leader that receives no messages keeps leading: its followers keep a deaf leader."""
 
 from router.raft.core import RaftCore
 from tests.mutants.raft_mutant import Mutant

@@ -1,4 +1,4 @@
-"""Seeded bug: a leader whose own disk hangs leads on; the group commits and its clients hear nothing."""
+"""Seeded bug: a leader with a hung disk keeps leading; the group commits and its clients get no answers."""
 
 from router.raft.core import RaftCore
 from tests.mutants.raft_mutant import Mutant

@@ -1,4 +1,4 @@
-"""Seeded bug: a peer that hears nobody raises its term each timeout and deposes the leader when it is back."""
+"""Seeded bug: an isolated peer raises its term at each timeout and deposes the leader when it reconnects."""
 
 from router.raft.core import RaftCore
 from tests.mutants.raft_mutant import Mutant

@@ -1,4 +1,4 @@
-"""Seeded bug: who hears a leader still helps another peer to depose it: partial partitions never calm down."""
+"""Seeded bug: a peer with a live leader votes for another candidate: partial partitions never stabilize."""
 
 from router.raft.core import RaftCore
 from tests.mutants.raft_mutant import Mutant

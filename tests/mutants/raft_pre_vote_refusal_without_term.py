@@ -1,4 +1,4 @@
-"""Seeded bug: a refused pre-vote teaches the asker no term: two peers block each other for ever (etcd #8243, #8501)."""
+"""Seeded bug: a refused pre-vote has no term: two peers block each other permanently (etcd #8243, #8501)."""
 
 from router.raft.core import RaftCore
 from router.raft.messages import PreVoteReply, RaftMessage

@@ -1,7 +1,7 @@
-"""Rules of what a router may say in its current role, each taken away, and the test that notices.
+"""Rules about messages that a router may send in its role, each removed, and the test that detects it.
 
-Who is a router of the cluster at all is noticed by hostile seeds (``hostile_seeds.py``) and, of a balancer, in
-``balancer.py``. Source: docs/protocol.md rules 1.12, 1.14 and 2.12 to 2.15.
+Hostile seeds (``hostile_seeds.py``) and, for a balancer, ``balancer.py`` check the cluster's list of routers.
+Source: docs/protocol.md rules 1.12, 1.14 and 2.12 to 2.15.
 """
 
 from types import ModuleType

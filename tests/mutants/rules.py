@@ -1,7 +1,8 @@
-"""Rules of routes, leases and placement, each taken away from a whole simulated cluster, and the script that notices.
+"""Rules of routes, leases and placement, each removed from a whole simulated cluster, and the script that detects
+it.
 
 The scripts are the schedules of ``test_route_schedules.py``, ``test_lease_schedules.py`` and ``test_link_schedules.py``
-in ``tests/simulation``: each passes with the rules, and fails without its own. Rules that a core alone shows are in
+in ``tests/simulation``: each passes with the rules, and fails without its own. Rules of a single core are in
 ``seeded.py``.
 """
 

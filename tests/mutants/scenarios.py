@@ -66,7 +66,7 @@ class _Barrier:
         )
 
     def ask(self) -> Resolve:
-        """Let the edge need the topic; return what it asks."""
+        """Let the edge need the topic; return its query."""
         self.cache.need(TOPIC, lambda _: None)
         self.cache.flush(1.0)
         asked = self.sent.pop()
@@ -80,13 +80,15 @@ class _Barrier:
         return answer
 
     def subscribe(self, version: int = 1) -> list[Control]:
-        """Register the filter of a partition; return what the shard sends."""
+        """Register the filter of a partition; return the shard's messages."""
         self.shard.add("s1", AddRoutes(1, 0, 1, 7, 1, version, [RouteEntry("sensors/#")]))
         return [message for _, message in self.shard.take_sends()]
 
 
 def cached_answer_goes_before_suback() -> None:
-    """The edge caches "nobody"; SUBACK may leave only when that answer is gone, and the next question finds it."""
+    """The edge caches an empty route; SUBACK must follow its invalidation, and the next query includes the
+    subscriber.
+    """
     barrier = _Barrier()
     barrier.cache.resolved("r1", barrier.answer(barrier.ask()))
     assert len(barrier.cache) == 1
@@ -136,7 +138,7 @@ def second_subscriber_waits_for_the_same_invalidation() -> None:
 
 
 def late_remove_leaves_a_newer_route() -> None:
-    """A removal that was overtaken by a later subscription of the same sender removes nothing."""
+    """A removal that arrives after a later subscription of the same sender has no effect."""
     barrier = _Barrier()
     barrier.subscribe(version=5)
     barrier.shard.remove("s1", RemoveRoutes(0, 1, 7, 1, 4, [RouteEntry("sensors/#")]))
@@ -157,7 +159,7 @@ def _edge(name: str) -> NodeEntry:
 
 
 def lease_counts_from_the_question() -> None:
-    """An answer that was long on its way grants what was asked for, from when it was asked."""
+    """A delayed answer grants the lease from the time of the request."""
     holder = LeaseHolder(_edge("e1"), lambda *_: True, lambda _: None)
     holder.router_up("r1", 10.0)
     holder.beat(10.0)
@@ -191,7 +193,7 @@ def no_grant_after_a_death_is_proposed() -> None:
 
 
 def new_leader_waits_out_old_leases() -> None:
-    """What the former leader granted is not known: nobody is dead before a whole lease of the new one."""
+    """The former leader's leases are unknown: no node is dead before a whole lease of the new leader."""
     leases, cluster_map = _leases()
     assert not leases.expired(100.0 + LEASE_S, cluster_map)
     assert leases.expired(100.0 + LEASE_S + 0.2, cluster_map)

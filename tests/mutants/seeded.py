@@ -1,7 +1,7 @@
-"""Seeded bugs in storage, router, edge and jobs: one rule taken away each, and the test that must notice.
+"""Seeded bugs in storage, router, edge and jobs: each removes one rule, and names the test that must detect it.
 
-A patch replaces a method for the length of one test. What it leaves out is what its name says; the rest of the method
-goes on as before where that is possible. Bugs of Raft, of gossip and of replication stand in tables of their own
+A patch replaces a method for the length of one test. The bug's name gives the omitted rule; the rest of the method
+works as before where possible. Bugs of Raft, of gossip and of replication have their own tables
 (``raft.py``, ``tests/membership/test_mutants.py``, ``tests/storage/test_replication_mutants.py``).
 """
 
@@ -67,7 +67,7 @@ class SeededBug:
 
 
 def caught_by(bug: SeededBug) -> str | None:
-    """Return the first line of what the witness said with the bug in place, None if it noticed nothing."""
+    """Return the first line of the witness's failure with the bug applied, None if it passed."""
     with pytest.MonkeyPatch.context() as patch:
         bug.patch(patch)
         try:
@@ -88,7 +88,7 @@ def _wrapped(owner: type | ModuleType, name: str, wrap: Callable[..., Any]) -> P
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing, instead of something."""
+    """Replace a function without effect."""
 
 
 def _without(owner: type | ModuleType, name: str) -> Patch:
@@ -244,7 +244,7 @@ def _will(clean: bool) -> Callable[[], None]:
 def _bug(
     name: str, owner: type | ModuleType, method: str, wrap: Any, witness: Callable[[], None], said: str = ""
 ) -> SeededBug:
-    """Return one line of the table; without ``wrap`` the method does nothing."""
+    """Return one row of the table; without ``wrap`` the method does no work."""
     module, dot = (owner.__name__, "") if isinstance(owner, ModuleType) else (owner.__module__, f"{owner.__name__}.")
     where = f"{module.replace('.', '/')}.py {dot}{method}"
     patch = _without(owner, method) if wrap is None else _wrapped(owner, method, wrap)

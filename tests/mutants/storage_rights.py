@@ -1,4 +1,4 @@
-"""Rules of rights at storage, each taken away, and the test that notices (those of ``tests/storage/rights``)."""
+"""Permission rules at storage, each removed, and the test that detects it (those of ``tests/storage/rights``)."""
 
 from functools import partial
 from typing import Any

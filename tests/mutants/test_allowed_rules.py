@@ -1,6 +1,6 @@
-"""A rule of ``wire/links/allowed.py`` that is taken away is noticed by the matrix.
+"""The matrix detects a removed rule of ``wire/links/allowed.py``.
 
-Rules of the sender's role are noticed by hostile seeds (``hostile_seeds.py``).
+Hostile seeds detect removed rules of the sender's role (``hostile_seeds.py``).
 """
 
 import subprocess
@@ -17,15 +17,15 @@ import pytest
         ("primary", "FireWill of a storage changed a edge"),
     ],
 )
-def test_the_matrix_notices_a_missing_rule(rule: str, noticed: str) -> None:
+def test_matrix_detects_missing_rule(rule: str, noticed: str) -> None:
     command = [sys.executable, "-m", "tests.wire.allowed_matrix", "--without", rule]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 1, run.stderr[-2000:]
     assert noticed in run.stdout, run.stdout
 
 
-def test_a_tier_check_that_is_left_out_is_noticed_for_each_message() -> None:
-    """NIST: protect. Each message is refused from each tier without a cell and counted; without its check it is not."""
+def test_missing_tier_check_is_detected_for_each_message() -> None:
+    """Each message is refused from each tier without a cell and counted; without its check it is not."""
     command = [sys.executable, "-m", "tests.wire.allowed_matrix", "--tier-checks"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]

@@ -7,7 +7,7 @@ from tests.mutants.seeded import SeededBug, caught_by
 
 
 @pytest.mark.parametrize("rule", EDGE_RIGHTS, ids=lambda rule: rule.name)
-def test_an_edge_without_the_rule_is_noticed(rule: SeededBug) -> None:
+def test_removed_edge_rule_is_detected(rule: SeededBug) -> None:
     """The test passes with the rule in place, and fails without it."""
     rule.witness()
     assert caught_by(rule) is not None

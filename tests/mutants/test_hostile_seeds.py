@@ -1,4 +1,4 @@
-"""Each rule about the sender's role is noticed by a hostile seed when it is taken away; with all of them it passes."""
+"""A hostile seed detects each removed rule about the sender's role; with all rules it passes."""
 
 import pytest
 
@@ -17,14 +17,14 @@ BUGS = [*HOSTILE_SEEDS[:2], *(pytest.param(bug, marks=pytest.mark.slow) for bug 
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_bug_is_noticed(bug: SeededBug) -> None:
+def test_seeded_bug_is_detected(bug: SeededBug) -> None:
     assert caught_by(bug) is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", MEMBERS_MESSAGES, ids=lambda message: str(message.__name__))
-def test_a_message_that_everybody_may_send_is_noticed(message: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sender column of the table of rights, row by row, at routers: other nodes take no link of an outsider."""
+def test_message_allowed_to_every_sender_is_detected(message: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender column of the table of rights, row by row, at routers: other nodes accept no link of an outsider."""
     name = message.__struct_config__.tag  # type: ignore[attr-defined]
     without_role(message)(monkeypatch)
     options = Options(seconds=4.0, hostile=True)

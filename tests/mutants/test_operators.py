@@ -9,7 +9,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Litesta
 
 
 @pytest.mark.parametrize("rule", OPERATORS, ids=lambda rule: rule.name)
-def test_operators_without_the_rule_are_noticed(rule: SeededBug) -> None:
+def test_removed_operator_rule_is_detected(rule: SeededBug) -> None:
     """The test passes with the rule in place, and fails without it."""
     rule.witness()
     assert caught_by(rule) is not None

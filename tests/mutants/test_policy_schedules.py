@@ -7,7 +7,7 @@ from tests.mutants.seeded import SeededBug, caught_by
 
 
 @pytest.mark.parametrize("rule", POLICY_SCHEDULES, ids=lambda rule: rule.name)
-def test_a_cluster_without_the_rule_is_noticed(rule: SeededBug) -> None:
+def test_removed_cluster_rule_is_detected(rule: SeededBug) -> None:
     """The schedule passes with the rule in place, and fails without it."""
     rule.witness()
     assert caught_by(rule) is not None

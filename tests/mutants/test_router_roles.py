@@ -7,7 +7,7 @@ from tests.mutants.seeded import SeededBug, caught_by
 
 
 @pytest.mark.parametrize("rule", ROUTER_ROLES, ids=lambda rule: rule.name)
-def test_a_node_without_the_rule_is_noticed(rule: SeededBug) -> None:
+def test_removed_router_role_rule_is_detected(rule: SeededBug) -> None:
     """The test passes with the rule in place, and fails without it."""
     rule.witness()
     assert caught_by(rule) is not None

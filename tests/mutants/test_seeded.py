@@ -15,11 +15,11 @@ def test_scenario_passes_without_a_bug(name: str) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_bug_is_noticed(bug: SeededBug) -> None:
+def test_seeded_bug_is_detected(bug: SeededBug) -> None:
     bug.witness()
     assert caught_by(bug) is not None
 
 
-def test_there_are_enough_and_names_differ() -> None:
+def test_table_has_minimum_size_and_unique_names() -> None:
     assert len(BUGS) >= 20
     assert len({bug.name for bug in BUGS}) == len(BUGS)

@@ -7,7 +7,7 @@ from tests.mutants.storage_rights import STORAGE_RIGHTS
 
 
 @pytest.mark.parametrize("rule", STORAGE_RIGHTS, ids=lambda rule: rule.name)
-def test_storage_without_the_rule_is_noticed(rule: SeededBug) -> None:
+def test_removed_storage_rule_is_detected(rule: SeededBug) -> None:
     """The test passes with the rule in place, and fails without it."""
     rule.witness()
     assert caught_by(rule) is not None

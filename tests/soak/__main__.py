@@ -1,8 +1,8 @@
 """A long run of every workload against one cluster, with each history checked and memory watched.
 
-    python -m tests.soak --minutes N       what `make soak MINUTES=N` calls
+    python -m tests.soak --minutes N       as `make soak MINUTES=N` calls
 
-Nothing is broken on purpose here (that is `make chaos`): what is looked for is what only time shows. Exit code 1 on a
+It injects no fault (that is `make chaos`) and detects errors that need time. Exit code 1 on a
 violation, or when a process grew by more than the bound after the first third of the run.
 """
 
