@@ -1,10 +1,10 @@
-"""Rules of access: time of a cold decision, of a kept one, of a grant and of compiling.
+"""Rules of access: time of a cold decision, of a cached one, of a grant and of compiling.
 
     python -m bench.access [--rules N]
 
-Cold is a topic that was never asked for, among N rules of one tier, a tenth of them with a wildcard, and beside them
-rules with %c. The bar: 2 us of processor time per decision with 10 000 rules. Figures are the best of 7 rounds, thread
-processor time, so that neighbours on the machine disturb little.
+Cold is a topic without a cached decision, among N rules of one tier, a tenth of them with a wildcard, and beside them
+rules with %c. The limit: 2 us of CPU time per decision with 10 000 rules. Results are the best of 7 rounds, thread
+CPU time, so that other programs on the machine disturb little.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""``python -m bench.arrivals BOOTSTRAPS COUNT FILE``: a consumer of a Kafka topic, in a process of its own.
+"""``python -m bench.arrivals BOOTSTRAPS COUNT FILE``: a consumer of a Kafka topic, in its own process.
 
-Writes when each record came, by the number that its first 8 bytes are, as one JSON object: on the monotonic clock,
-which all processes of a machine share. Ends when so many have come, or standard input is closed.
+Writes the arrival time of each record, by the number in its first 8 bytes, as one JSON object: on the monotonic clock,
+which all processes of a machine share. Ends after COUNT records, or when standard input is closed.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""How long a login's question to an HTTP server holds the edge's loop: while the server answers, and while it hangs.
+"""How long a login's HTTP request blocks the edge's loop: while the server answers, and while it hangs.
 
     python -m bench.asked_server [--rate 40] [--seconds 14]
 
-The questions of ``edge/login/callout_service.py`` alone, in a loop of their own, at a rate; the server is a process of
-its own that is stopped (SIGSTOP) for the second part. Printed are the processor time of a question (of this thread, so
-others on the machine count less), and that of the longest turns of the loop: so long a client that stands waits at
-least. The first part is what a question costs anyway.
+The requests of ``edge/login/callout_service.py`` alone, in their own loop, at a rate; the server is another process
+that is stopped (SIGSTOP) for the second part. Prints the CPU time of a request (of this thread, so other load
+counts less), and that of the longest iterations of the loop: the minimum wait of a connected client. The first part is
+the basic cost of a request.
 """
 
 import argparse
@@ -36,36 +36,36 @@ class Answers(Quiet):
 
 
 class Turns(trio.abc.Instrument):
-    """Processor time of each turn of the loop."""
+    """CPU time of each iteration of the loop."""
 
     def __init__(self) -> None:
         self.took: list[float] = []
         self._began = time.thread_time()
 
     def after_io_wait(self, timeout: float) -> None:
-        """A turn begins."""
+        """Start of an iteration."""
         del timeout
         self._began = time.thread_time()
 
     def before_io_wait(self, timeout: float) -> None:
-        """It is over."""
+        """End of the iteration."""
         del timeout
         self.took.append(time.thread_time() - self._began)
 
 
 class _Question:
-    """A login that nobody knows yet."""
+    """A login of an unknown user."""
 
     body = b'{"username":"ann","password":"x","clientid":"c","peerhost":"192.0.2.1"}'
     kept = None
 
     def read(self, reply: HttpReply | None) -> tuple[object, str]:
-        """Take whatever came."""
+        """Accept any reply."""
         return reply, "" if reply is None else "allow"
 
 
 async def measured(port: int, rate: float, seconds: float) -> tuple[int, float, list[float], dict[str, int]]:
-    """Return how many logins asked, their processor time, turns by length, and outcomes."""
+    """Return the number of logins, their CPU time, iterations by length, and outcomes."""
     ended = 0
 
     def done(number: int, ticket: Ticket, result: object) -> None:

@@ -1,14 +1,14 @@
-"""Attacks on our edge, on Mosquitto and on a program that does the least, in turns, beside the same honest clients.
+"""Attacks on our edge, on Mosquitto and on a minimal program, alternately, beside the same honest clients.
 
     python -m bench.attacks wrong_passwords                 500 a second from 50 addresses for 30 s
     python -m bench.attacks websockets slow_readers absent  rows D16, D18 and D10 of docs/security_checks.md
     python -m bench.attacks wrong_passwords --runs 3 --only ours floor
 
-The floor (``bare_broker.c``) is a loop in C that accepts, answers and copies. Of wrong passwords it computes the same
-hashes as ours, in a process of the lowest priority, and it shuts addresses out likewise. It leaves out all else that a
-broker does, so its latency beside an attack is what the attackers and the hashes alone take from two cores. Mosquitto
-computes 101 rounds of PBKDF2 for each wrong password, within its loop; of our bounds it has the queue's.
-All numbers depend on what else the machine does: compare within a run.
+The floor (``bare_broker.c``) is a loop in C that accepts, answers and copies. For wrong passwords it computes the same
+hashes as ours, in a process of the lowest priority, and blocks addresses likewise. It omits all other work of a
+broker, so its latency during an attack is the cost of the attackers and the hashes on two cores. Mosquitto
+computes 101 rounds of PBKDF2 for each wrong password, within its loop; of our limits it has the queue's.
+All numbers depend on other load of the machine: compare within a run.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CALM_S = 3.0
 
 @dataclass(frozen=True)
 class Row:
-    """An attack: so many attackers, for so long; what the floor knows of it."""
+    """An attack: the number of attackers, its duration, and the floor's parameters."""
 
     count: int
     seconds: float
@@ -49,7 +49,7 @@ ROWS = {
 }
 
 
-# -- who is attacked
+# -- targets
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def ours() -> Iterator[Ports]:
 
 @dataclass
 class Figures:
-    """Of honest clients: P99 in ms without an attack and beside it, the slowest connect; what the attackers met."""
+    """P99 of honest clients in ms without and during an attack, the slowest connect; the attackers' outcomes."""
 
     calm_ms: float
     attacked_ms: float
@@ -132,7 +132,7 @@ def flooded(port: int) -> Figures:
 
 
 def turn(kind: str, who: str, folder: Path) -> Figures:
-    """Attack one of them once."""
+    """Attack one target once."""
     if kind != "wrong_passwords":
         targets: dict[str, Callable[[], contextlib.AbstractContextManager[Ports]]]
         targets = {"ours": ours, "floor": lambda: bare(folder), "mosquitto": theirs}
@@ -149,7 +149,7 @@ def turn(kind: str, who: str, folder: Path) -> Figures:
 
 
 def main() -> None:
-    """Attack in turns and print medians."""
+    """Attack the targets alternately and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="+", choices=("wrong_passwords", *ROWS), metavar="KIND", help=f"of {[*ROWS]}")
     parser.add_argument("--runs", type=int, default=1)

@@ -1,11 +1,11 @@
-"""Rules in the hot loop: what they cost a message, the loop alone, with rules against without.
+"""Rules in the hot loop: their cost per message, in the loop alone, with rules against without.
 
     python -m bench.authorizing [--rounds N]
 
 QoS 0 packets are fed to the compiled loop from memory, to topics without a subscriber, so that a message costs little
 beside its topic's look-up and the decision. Rules: a role that allows ``#``; 1 000 topics at random; a rule with %c,
-whose decisions are one client's alone. Figures are the best of some rounds in turns, thread processor time.
-Bars: 1, 3 and 20 ns.
+whose decisions are per client. Results are the best of alternating rounds, thread CPU time.
+Limits: 1, 3 and 20 ns.
 """
 
 import argparse
@@ -29,7 +29,7 @@ RULES = {"same topic": "#", "1 000 topics at random": "#", "a rule with %c": "t/
 
 
 class Judging(ToyHandler):
-    """The toy broker, its clients judged by rules as an edge's are."""
+    """The toy broker, with clients authorized by rules as at an edge."""
 
     def __init__(self, modules: SimpleNamespace) -> None:
         super().__init__(modules)

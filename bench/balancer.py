@@ -1,12 +1,12 @@
-"""The price of one door: processor time per message and per connect, spread, kills and garbage, in one run.
+"""The cost of a balancer: CPU time per message and per connect, spread, kills and garbage, in one run.
 
-    python -m bench.balancer                 everything, with its bars; exit code 1 if one is missed
+    python -m bench.balancer                 all parts, with their limits; exit code 1 if one is missed
     python -m bench.balancer --only cost     cost | tls | spread | kills | flood
 
-The ways are measured in turns against the same edge, in clear (*cost*) and under TLS that ends at the edge (*tls*):
-directly, handed over, relayed by us, by HAProxy, NGINX and Envoy (where they are installed). Processor time is that of
-all processes but the generator; medians of the rounds. The edge itself is measured twice in each round: how the two
-differ is what such a figure is worth on this machine. A row without a bar is there to be compared.
+The ways are measured alternately against the same edge, in clear (*cost*) and under TLS that ends at the edge (*tls*):
+directly, handed over, relayed by us, by HAProxy, NGINX and Envoy (where they are installed). CPU time is that of
+all processes but the generator; medians of the rounds. The edge itself is measured twice in each round: the
+difference is the noise on this machine. A row without a limit is for comparison.
 """
 
 import argparse
@@ -46,7 +46,7 @@ missed: list[str] = []
 
 
 def bar(what: str, figure: float, limit: float, unit: str = "") -> None:
-    """Print a figure with its bar."""
+    """Print a result with its limit."""
     good = figure <= limit
     print(f"  {what}: {figure:.4g}{unit} (bar {limit:g}{unit}){'' if good else '  MISSED'}")
     if not good:
@@ -151,7 +151,7 @@ def ways_of(stack: contextlib.ExitStack, folder: Path, listener: str) -> dict[st
 
 
 def costs(folder: Path, mqload: Path, rounds: int, listener: str) -> None:
-    """Measure each way in turns: one edge, so that the way is all that differs."""
+    """Measure each way alternately at one edge, so that only the way differs."""
     kinds: dict[str, tuple[int, tuple[str, ...]]] = {
         "among many": (MESSAGES[listener], ("-P", "20", "-n", str(MESSAGES[listener] // 20), "-q", "1", "-s", "64")),
         "one by one": (SINGLE, ("-P", "20", "-n", str(SINGLE // 20), "-q", "1", "-s", "64", "-r", "100")),
@@ -162,7 +162,7 @@ def costs(folder: Path, mqload: Path, rounds: int, listener: str) -> None:
         for way in ways.values():
             for _ in range(2):
                 load(mqload, way.port, *way.words, "-P", "10", "-n", "200", "-q", "1")
-        time.sleep(SETTLE_S)  # for what nodes do after their start
+        time.sleep(SETTLE_S)  # until nodes finish their start-up work
         found: dict[str, dict[str, list[float]]] = {kind: {way: [] for way in ways} for kind in kinds}
         for number in range(rounds):
             order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
@@ -196,18 +196,18 @@ def show(found: dict[str, dict[str, list[float]]], rounds: int) -> None:
 
 
 def both(of_kind: dict[str, list[float]]) -> list[float]:
-    """Return what the edge itself cost in each round, by both measurements."""
+    """Return the edge's own cost in each round, by both measurements."""
     return [(a + b) / 2 for a, b in zip(of_kind["direct"], of_kind["direct again"], strict=True)]
 
 
 def ratio_of(of_kind: dict[str, list[float]], way: str) -> float:
-    """Return the ratio to the edge itself, of neighbours in time: what else the machine does counts for both."""
+    """Return the ratio to the edge itself, of adjacent runs: other load affects both."""
     other = of_kind["direct"] if way == "direct again" else both(of_kind)
     return statistics.median(a / b for a, b in zip(of_kind[way], other, strict=True))
 
 
 def more_of(of_kind: dict[str, list[float]], way: str) -> float:
-    """Return what a way costs above the edge itself."""
+    """Return the cost of a way above the edge itself."""
     other = of_kind["direct"] if way == "direct again" else both(of_kind)
     return statistics.median(a - b for a, b in zip(of_kind[way], other, strict=True))
 

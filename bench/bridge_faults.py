@@ -1,9 +1,10 @@
-"""Bridges in faults, for ``python -m bench.bridges``: beside Mosquitto's own, one that stands still, a side away.
+"""Bridges under faults, for ``python -m bench.bridges``: beside Mosquitto's own, with a hung bridge, with a side
+down.
 
-*faults*: the same faults for both: the link reset, the far broker standing still for a second, the link cut for 5 s,
-the process that bridges killed (Mosquitto's own bridge dies with its broker, which keeps a database). *frozen*: two
-bridges of one process, in turns with the sink of one standing still and not. *away*: the memory of one process with
-three bridges while what they publish to is away.
+*faults*: the same faults for both: the link reset, the far broker stopped for a second, the link cut for 5 s,
+the bridging process killed (Mosquitto's own bridge dies with its broker, which keeps a database). *frozen*: two
+bridges of one process, alternately with the sink of one hung or not. *away*: the memory of one process with
+three bridges while their targets are down.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def mosquitto_bridge(port: int, qos: int) -> tuple[str, ...]:
 
 @dataclass
 class Run:
-    """Counts of one bridge in the faults.
+    """Counts of one bridge under the faults.
 
     Attributes:
-        goes_on: Fault -> seconds until something new came, from when it was over.
+        goes_on: Fault -> seconds from its end to the next new message.
     """
 
     published: int = 0
@@ -110,7 +111,7 @@ async def _one(own: bool) -> Run:
                     run.goes_on.setdefault(fault, []).append(time.monotonic() - since)
                 over.set()
                 await reader.payloads(run.published, 20)
-                await trio.sleep(1.0)  # for what comes twice
+                await trio.sleep(1.0)  # until repeats arrived
                 run.counts = Counter(packet.payload for packet in reader.messages)
                 if not own:
                     bridge.kill()
@@ -139,7 +140,7 @@ async def _fault(fault: str, proxy: TcpFaultProxy, far: Mosquitto, bridging: Mos
 
 
 async def beside_mosquitto(check: Check) -> None:
-    """Print what each bridge lost and repeated, and how soon it went on."""
+    """Print each bridge's lost and repeated messages, and its recovery time."""
     print("| bridge | published | lost | twice | goes on after: reset | stop | cut | kill |")
     print("|---|---|---|---|---|---|---|---|")
     for own in (False, True):
@@ -152,7 +153,7 @@ async def beside_mosquitto(check: Check) -> None:
             check("0 lost in faults", lost == 0)
 
 
-# One that stands still
+# A hung sink
 
 
 def _two(near: int, healthy: int, still: int) -> str:
@@ -164,7 +165,7 @@ def _two(near: int, healthy: int, still: int) -> str:
 
 
 async def frozen(check: Check) -> None:
-    """Print the rate of one bridge while its neighbour's sink stands still, of that while it is idle."""
+    """Print the rate of one bridge while its neighbour's sink hangs, and while it is idle."""
     rates: dict[bool, list[float]] = {False: [], True: []}
     fast = ("max_inflight_messages 1000",)
     with tempfile.TemporaryDirectory() as name:

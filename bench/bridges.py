@@ -1,11 +1,11 @@
-"""``python -m bench.bridges``: what bridges cost and how they bear faults, beside Mosquitto's own bridge.
+"""``python -m bench.bridges``: the cost of bridges and their behaviour under faults, beside Mosquitto's own bridge.
 
-    python -m bench.bridges                  everything but the ten minutes, with its bars; exit code 1 if one is missed
+    python -m bench.bridges                  all but the ten minutes, with limits; exit code 1 if one is missed
     python -m bench.bridges --only rates     rates | latency | faults | frozen | away (ten minutes; --seconds)
 
-*rates*: messages wait behind a side that stands still, so that nobody but the bridge sets the pace; processor time is
-that of the process that bridges alone (Mosquitto's own bridge is a part of its broker, which counts in whole).
-*latency*: from PUBACK at the near broker to the record at a consumer, which is a process of its own. *faults*,
+*rates*: messages wait behind a stopped side, so that only the bridge limits the rate; CPU time is
+that of the bridging process alone (Mosquitto's own bridge is a part of its broker, which counts completely).
+*latency*: from PUBACK at the near broker to the record at a consumer, which is another process. *faults*,
 *frozen* and *away* are in ``bench/bridge_faults.py``. Brokers on both sides are Mosquittos, Kafka is librdkafka's mock
 cluster.
 """
@@ -74,7 +74,7 @@ key = "{{level.2}}"
 
 
 def messages(count: int, qos: int) -> list[Publish]:
-    """Return what is published, over 50 topics."""
+    """Return the messages to publish, over 50 topics."""
     return [Publish(f"f/{number % 50}", PAYLOAD, qos) for number in range(count)]
 
 
@@ -92,7 +92,7 @@ def row(kind: str, count: int, used: float, took: float) -> str:
 
 
 async def rate_between_brokers(kind: str, count: int) -> str:
-    """Let the far broker stand still until all messages wait, then go on."""
+    """Stop the far broker until all messages wait, then resume it."""
     qos = 2 if "exactly" in kind else 1
     lines = "exactly_once = true" if "exactly" in kind else ""
     with tempfile.TemporaryDirectory() as name:
@@ -148,7 +148,7 @@ async def rate_to_kafka(count: int) -> str:
 
 
 async def rates(count: int, only: str) -> None:
-    """Print the table of rates, or the rows whose kind begins so."""
+    """Print the table of rates, or the rows whose kind has this prefix."""
     print(
         "| kind | messages of 256 B | a second of processor time | a second on the clock | bar |\n|---|---|---|---|---|"
     )

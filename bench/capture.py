@@ -1,7 +1,7 @@
-"""Count what passes over loopback: datagrams, and the bytes and MQTT packets of TCP connections, from a capture.
+"""Count loopback traffic: datagrams, and the bytes and MQTT packets of TCP connections, from a capture.
 
-A packet socket (``AF_PACKET``) sees every frame of ``lo``; it needs CAP_NET_RAW. Frames that the kernel had no room for
-end the count with an error, because a figure would be too small. IPv4 only, as loopback addresses of the benches are.
+A packet socket (``AF_PACKET``) receives every frame of ``lo``; it needs CAP_NET_RAW. Frames dropped by the kernel
+end the count with an error, because a result would be too small. IPv4 only, as the loopback addresses of the benches.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Capture:
             self._segment((source, target), body)
 
     def _segment(self, key: tuple[int, int], body: memoryview) -> None:
-        """Append what is new: loopback keeps the order, and repeats after a full window."""
+        """Append new bytes: loopback keeps the order, and repeats after a full window."""
         number = int.from_bytes(body[4:8], "big")
         data = body[(body[12] >> 4) * 4 :]
         if not data:

@@ -6,7 +6,7 @@
 
 Every row runs on the broker as `stratamq up` starts it: router, storage and edges, leases, routes, claims, metrics. The
 other broker is Debian's Mosquitto, persistence off and queue limits lifted, in the same run. CPU per message hardly
-depends on what else the machine does; messages per second and latencies do.
+depends on other load of the machine; messages per second and latencies do.
 """
 
 import argparse
@@ -37,7 +37,7 @@ HERE = Path(__file__).resolve().parent
 READY_S = 60.0
 PACING_METRIC = "stratamq_pacing_switched_on_total"
 SAMPLE_S = 0.1
-AHEAD = ("chrt", "-f", "1")  # of the others on its CPU, where the machine permits that
+AHEAD = ("chrt", "-f", "1")  # higher priority than other processes on its CPU, if permitted
 IDLE_ROWS = (
     Row(
         "15 000 connections, the first 5 s",
@@ -57,9 +57,9 @@ class Cluster:
     """A local cluster, all processes on CPU 0.
 
     Args:
-        tree: Another checkout, with a ``.venv`` of its own.
-        path: Where its processes look for modules first.
-        options: More of `up`.
+        tree: Another checkout, with its own ``.venv``.
+        path: First entry of the module path of its processes.
+        options: More options of `up`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Cluster:
         return int(total)
 
     def stop(self) -> None:
-        """End all processes, and remove what they kept."""
+        """End all processes, and remove their data."""
         os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(30)
         self._log.close()
@@ -182,7 +182,7 @@ def ours(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
 
 
 def run_on(cluster: Cluster, mqload: Path, row: Row, *, ahead: bool = False) -> dict[str, Any]:
-    """One run of a row on a cluster that is up; ``ahead``: nobody else on its CPU makes the generator late."""
+    """Run a row once on a running cluster; ``ahead``: the generator has priority on its CPU."""
     before = cluster.resident_kib()
     most = dict(before)
 
@@ -196,7 +196,7 @@ def run_on(cluster: Cluster, mqload: Path, row: Row, *, ahead: bool = False) -> 
         report["exit"] = report["exit"] or "a node ended"
         report["logs"] = {path.name: path.read_text()[-3000:] for path in (cluster.data / "logs").iterdir()}
     elif row.idle_bytes_max:
-        count = max(1, int(report.get("connected", 0)) or 15_000)  # said in connect mode only
+        count = max(1, int(report.get("connected", 0)) or 15_000)  # present in connect mode only
         report["bytes_per_connection"] = {n: (most[n] - kib) * 1024 // count for n, kib in before.items()}
     if row.pacing_off:
         report["pacing_switched_on"] = cluster.pacing_switched_on()
@@ -213,7 +213,7 @@ def theirs(mqload: Path, folder: Path, row: Row) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return a description of the measured machine."""
     mosquitto = subprocess.run(["/usr/sbin/mosquitto", "-h"], capture_output=True, text=True).stdout.splitlines()[:1]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE).stdout
     return {
@@ -238,7 +238,7 @@ def _cpu_model() -> str:
 
 
 def judge(row: Row, mine: list[dict[str, Any]], other: list[dict[str, Any]]) -> tuple[float, list[str]]:
-    """Return how many times better we are, by medians, and what is below its bar."""
+    """Return our improvement by medians, and the results below their limits."""
     our_cpu, their_cpu = (statistics.median(figure(report)[0] for report in side) for side in (mine, other))
     ratio = their_cpu / our_cpu if our_cpu else 0.0
     wrong = [f"mqload's exit status: {report['exit']}" for report in mine if report["exit"]]
@@ -286,7 +286,7 @@ def table(only: str, runs: int) -> int:
             if only and only.lower() not in row.name.lower():
                 continue
             mine, other = [], []
-            for _ in range(runs):  # in turns: the speed of a shared machine drifts
+            for _ in range(runs):  # alternately: the speed of a shared machine drifts
                 mine.append(ours(mqload, folder, row))
                 other.append(theirs(mqload, folder, row))
             ratio, wrong = judge(row, mine, other)

@@ -1,8 +1,8 @@
-"""What brokers on one node lose when they are killed: record and check, as a table for the manual.
+"""Messages that brokers on one node lose when they are killed: record and check, as a table for the manual.
 
-Starts each broker in its own folder on a free port of loopback, runs workloads of ``stratamq record`` against it, kills
-it with -9 and starts it again every few seconds, and judges the histories. Mosquitto is taken from the system; aedes
-from a folder with ``npm install aedes`` (``--aedes``). What is not installed is left out, and said so.
+Starts each broker in its own folder on a free loopback port, runs workloads of ``stratamq record`` against it, kills
+and restarts it with -9 every few seconds, and checks the histories. Mosquitto is taken from the system; aedes
+from a folder with ``npm install aedes`` (``--aedes``). Brokers that are not installed are skipped, with a message.
 
     python -m bench.compare_brokers --runs 3 --seconds 6 --aedes ~/aedes
 """
@@ -111,7 +111,7 @@ class Broker:
 
 @dataclass
 class Result:
-    """What all runs of one contender came to."""
+    """The results of all runs of one contender."""
 
     runs: int = 0
     kills: int = 0
@@ -200,7 +200,7 @@ def table(results: dict[tuple[Contender, bool], Result]) -> str:
 
 
 def contenders(options: argparse.Namespace) -> list[Contender]:
-    """Return what is installed here; say what is not."""
+    """Return the installed contenders; print the missing ones."""
     found = [*_mosquittos(), *_aedes(options.aedes)]
     if options.only:
         found = [c for c in found if options.only in f"{c.name} {c.configuration}"]

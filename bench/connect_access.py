@@ -1,12 +1,13 @@
-"""What a client certificate, a CRL and an acl_file cost a CONNECT: the decisions alone, against none of them.
+"""The cost of a client certificate, a CRL and an acl_file per CONNECT: the decisions alone, against none of them.
 
     python -m bench.connect_access [--rounds N]
 
-Without: the chain of a listener for anonymous clients, and one role that allows everything. With: the certificate is
-read, its serial number looked for in a list of 10 000, its common name becomes the user, and the client is joined with
-the rules of an acl_file of 1 000 users. Rounds in turns, thread processor time, the best of each; TLS, the session
-and the answer are in neither. Bar: 30 us more. An edge keeps what it read in the certificates of its last clients
-(``edge/login/certificate_facts.py``); what one costs that it has not seen is said beside.
+Without: the chain of a listener for anonymous clients, and one role that allows all topics. With: the certificate is
+read, its serial number searched in a list of 10 000, its common name becomes the user, and the client is joined with
+the rules of an acl_file of 1 000 users. Alternating rounds, thread CPU time, the best of each; neither includes TLS,
+the
+session and the answer. Limit: 30 us more. An edge caches the facts of its last clients' certificates
+(``edge/login/certificate_facts.py``); the cost of an uncached one is printed beside.
 """
 
 import argparse
@@ -103,7 +104,7 @@ class Logins:
 
 
 def main() -> None:
-    """Print the figure."""
+    """Print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds

@@ -1,11 +1,11 @@
-"""``python -m bench.datagram_figures``: the figures of docs/udp.md that are counted from captures of loopback.
+"""``python -m bench.datagram_figures``: the numbers of docs/udp.md that are counted from captures of loopback.
 
     --what data      data messages per publish for 1, 10, 100 subscribers, ours beside a cluster and two Mosquittos
     --what control   control datagrams of resolve and subscribe, by the depth of the node that decides
 
-A cluster of ours has its publisher and its subscribers at different edges, and so have two Mosquittos that a bridge
-joins; sessions are clean, everything is QoS 1. Between nodes of the cluster is TLS: there bytes are counted, less what
-an idle cluster sends, and divided by the payload. Needs CAP_NET_RAW, and mosquitto for its row.
+Our cluster has its publisher and its subscribers at different edges, and so have two Mosquittos with a bridge;
+sessions are clean, all messages QoS 1. TLS hides packets between nodes of the cluster: there bytes are counted, less
+those of an idle cluster, and divided by the payload. Needs CAP_NET_RAW, and mosquitto for its row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ PUBLISH, PUBACK = 3, 4
 
 
 class PlainDevice:
-    """One device in clear, and what came to it."""
+    """One device in clear, and its received messages."""
 
     def __init__(self, home: Endpoint) -> None:
         self.device = Device((home,), time.time_ns() // 1000 << 8)
@@ -90,7 +90,7 @@ class PlainDevice:
 
 
 def run(devices: list[PlainDevice], is_over: Callable[[], bool]) -> None:
-    """Let devices go on until something holds."""
+    """Run devices until a condition holds."""
     end = time.monotonic() + WAIT_S
     while not is_over():
         if time.monotonic() > end:
@@ -159,7 +159,7 @@ def kind_of(data: bytes) -> str:
 
 
 def data_of_ours(count: int) -> str:
-    """Root and one child; everybody asks the root, the topic is the child's."""
+    """Root and one child; every device asks the root, the topic is the child's."""
     with tempfile.TemporaryDirectory() as name, tree(Path(name), ("", "west")) as nodes:
         publisher, subscribers = PlainDevice(nodes[0]), [PlainDevice(nodes[0]) for _ in range(count)]
         devices = [publisher, *subscribers]
@@ -226,7 +226,7 @@ def data_of_mqtt(what: str, count: int, ports: tuple[int, int], links: set[int],
     for each in subscribers:
         each.granted.wait(WAIT_S)
     end = time.monotonic() + WAIT_S
-    while not all(each.delivered for each in subscribers) and time.monotonic() < end:  # until a bridge stands
+    while not all(each.delivered for each in subscribers) and time.monotonic() < end:  # until the bridge is connected
         publisher.client.publish("west/t", PAYLOAD, 1).wait_for_publish(WAIT_S)
         time.sleep(0.2)
     time.sleep(1.0)
@@ -289,7 +289,7 @@ def data_of_mosquittos(folder: Path) -> Iterator[str]:
 
 
 def control() -> Iterator[str]:
-    """A chain of four nodes; each time a device that knows nothing asks the root."""
+    """A chain of four nodes; each time a device without state asks the root."""
     with tempfile.TemporaryDirectory() as name, tree(Path(name), DEPTHS) as nodes:
         ports = {node.port for node in nodes}
         chain = PlainDevice(nodes[0])
@@ -307,7 +307,7 @@ def control() -> Iterator[str]:
 
 
 def _count(ports: set[int], home: Endpoint, topic_filter: str, topic: str = "") -> Counter[str]:
-    """Count what one subscription or one message of a device that knows nothing needs beside data and its answers."""
+    """Count the datagrams of one subscription or message of a new device, without data and its answers."""
     device = PlainDevice(home)
     with Capture(ports) as capture:
         if topic:

@@ -1,8 +1,8 @@
-"""``python -m bench.datagram_kills``: nodes of a UDP tree join and are killed under load; nothing acknowledged is lost.
+"""``python -m bench.datagram_kills``: nodes of a UDP tree join and are killed under load; no acknowledged loss.
 
-A root and some children as processes. Each round every child is killed with SIGKILL and started anew at its port, which
-is a JOIN. Devices publish QoS 1 all the time, others have subscribed to everything. What no node answers in 60 s is
-named, with its topic. Exit code 1 if one message that a node has answered is missing at a subscriber.
+A root and some children as processes. Each round every child is killed with SIGKILL and restarted at its port, which
+is a JOIN. Devices publish QoS 1 all the time, others have subscribed to all topics. Requests without an answer for 60 s
+are printed with their topic. Exit code 1 if an answered message is missing at a subscriber.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEHIND_S = 3.0  # between a child that is there and its end
 
 
 class Load:
-    """Devices that publish to all parts, and devices that have subscribed to everything."""
+    """Devices that publish to all parts, and devices that have subscribed to all topics."""
 
     def __init__(self, root: Endpoint, children: int) -> None:
         self.topics = [f"c{number}/t" for number in range(children)] + ["other"]
@@ -66,7 +66,7 @@ class Load:
         self._thread.start()
 
     def finish(self) -> None:
-        """Publish no more, and wait for the answers that still come."""
+        """Stop publishing, and wait for pending answers."""
         self._is_over.set()
         self._thread.join()
 
@@ -91,7 +91,7 @@ class Load:
 
 
 def kills(rounds: int, children: int) -> int:
-    """Kill and start anew; print counts; return the exit code."""
+    """Kill and restart; print counts; return the exit code."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, ports = Path(name), free_ports(children)
         make_rules(folder)

@@ -1,7 +1,7 @@
-"""``python -m bench.datagram_relay --to HOST:PORT --loss 0.05``: pass datagrams on, both ways, and lose some of them.
+"""``python -m bench.datagram_relay --to HOST:PORT --loss 0.05``: relay datagrams both ways, and lose some of them.
 
-Prints its port. Each sender has a socket of its own towards the target, so the target can tell them apart. For figures
-of datagram nodes where no netem can be assumed.
+Prints its port. Each sender has its own socket towards the target, so the target can distinguish them. It replaces
+netem in measurements of datagram nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _socket() -> socket.socket:
 
 
 def relay(target: tuple[str, int], loss: float, seed: int) -> None:
-    """Pass on for ever."""
+    """Relay without end."""
     chance = random.Random(seed).random
     front, poll = _socket(), select.epoll()
     front.bind(("127.0.0.1", 0))
@@ -63,7 +63,7 @@ def relay(target: tuple[str, int], loss: float, seed: int) -> None:
 
 @contextmanager
 def running_relay(target: str, loss: float) -> Iterator[int]:
-    """Run a relay in a process of its own for the length of a block; return its port."""
+    """Run a relay in its own process for the length of a block; return its port."""
     line = [sys.executable, "-m", "bench.datagram_relay", "--to", target, "--loss", str(loss)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

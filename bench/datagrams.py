@@ -1,12 +1,12 @@
-"""Sealed messages through one datagram node: how many a second, and what each costs.
+"""Sealed messages through one datagram node: the rate, and the cost of each.
 
     python -m bench.datagrams                      10 s of QoS 1 from eight devices, one subscriber and none
     python -m bench.datagrams --loss 0 0.01 0.05 --rate 1000   at a rate, behind a relay that loses datagrams, both ways
 
-Each message has a number, and exit code 1 says that one which was answered is missing at a subscriber.
+Each message has a number, and exit code 1 means that an answered one is missing at a subscriber.
 
-A real node in a process of its own, over loopback; the devices are our own cores in one process beside it, which has
-work as well: where the node waits for them, its rate is not its most, and ``1 / processor time`` says what it could.
+A real node in its own process, over loopback; the devices are our own cores in one other process, which is
+loaded as well: where the node waits for them, its rate is below its maximum, ``1 / CPU time``.
 """
 
 import argparse
@@ -35,15 +35,15 @@ from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import DatagramPeer
 
 DEVICES = 8
-OPEN = 32  # of each device: what a subscriber has under way and waiting (64 and 256) holds all of it
+OPEN = 32  # of each device: fits into a subscriber's in-flight and pending limits (64 and 256)
 BYTES = 100
 DRAIN_S = 70.0  # longer than a device tries one message
-IDLE_S = 0.0005  # whenever nothing came: a generator that asks all the time takes the node's processor
+IDLE_S = 0.0005  # without input: a busy generator takes the node's CPU time
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 class Row(Struct):
-    """What one setting gave; ``lost`` is of the answered messages, summed over subscribers."""
+    """The result of one setting; ``lost`` is of the answered messages, summed over subscribers."""
 
     subscribers: int
     rate: float
@@ -71,11 +71,11 @@ HEAD = (
 
 
 class Generator:
-    """One device that keeps messages open, and what became of them.
+    """One device that keeps messages in flight, and their outcomes.
 
     Attributes:
         answered: Numbers of its messages that a node has answered as distributed.
-        received: How often each message of others came, by number.
+        received: Number of arrivals of each foreign message, by number.
     """
 
     def __init__(self, node: Endpoint, name: str, key: bytes, first: int) -> None:
@@ -101,7 +101,7 @@ class Generator:
         self.device.publish(now, self._next, topic, self._next.to_bytes(8, "big").ljust(BYTES, b"\0"), 1)
 
     def step(self, now: float, topic: str) -> bool:
-        """Read what came, publish as many as were answered, and send; return whether anything came."""
+        """Read input, publish as many messages as were answered, and send; return whether input arrived."""
         self.port.read(now, self._received)
         arrived, self._arrived = self._arrived, []
         while topic and len(self._began) < OPEN:
@@ -141,7 +141,7 @@ async def measure(node: Endpoint, pid: int, keys: list[bytes], options: argparse
         each.device.subscribe(trio.current_time(), -1, topic, 1)
     await run(devices, lambda: False, 2.0)
     for each in publishers:
-        each.publish(trio.current_time(), topic)  # who asks 32 times at once who decides is no device
+        each.publish(trio.current_time(), topic)  # 32 concurrent resolve requests of a device are unrealistic
     await run(devices, lambda: not any(each.open for each in publishers), DRAIN_S)
     warm = [len(each.answered) for each in publishers]
     before, began = processor_s(pid), time.monotonic()
@@ -177,7 +177,7 @@ async def run(devices: list[Generator], is_over: Callable[[], bool], seconds: fl
 
 
 async def pace(devices: list[Generator], publishers: list[Generator], topic: str, rate: float, seconds: float) -> None:
-    """Publish at a rate, whatever is answered."""
+    """Publish at a rate, regardless of answers."""
     began, sent, turn = trio.current_time(), 0, itertools.cycle(publishers)
     while (now := trio.current_time()) < began + seconds:
         while sent < (now - began) * rate:

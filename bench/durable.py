@@ -1,10 +1,10 @@
-"""The durable path on real processes: `stratamq up`, `mqload`, and what each message costs every tier.
+"""The durable path on real processes: `stratamq up`, `mqload`, and the cost of a message at every tier.
 
-Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), in crowds and paced (``bench/durable_paced.py``), queueing
-for the absent and the drain, durable CONNECTs, and Mosquitto beside it (persistence on; it writes its file at
-intervals, without a sync per message: what it acknowledged since the last write dies with it). Everything runs on this
-machine, load generator included; CPU per message hardly depends on what else it does, rates do. Any loss, repeat or
-disorder fails the run. Restarts: ``bench/restart.py``.
+Durable QoS 1 with 1, 2 and 3 copies (100 pairs, 64 bytes), concurrent and paced (``bench/durable_paced.py``), queueing
+for absent sessions and the drain, durable CONNECTs, and Mosquitto beside it (persistence on; it writes its file at
+intervals, without a sync per message: its acknowledgements since the last write are lost with it). All processes,
+also the load generator, run on this machine; CPU per message hardly depends on other load, rates do. Any loss, repeat
+or disorder fails the run. Restarts: ``bench/restart.py``.
 
     python -m bench.durable [--runs 5] [--only online paced offline connect mosquitto] [--messages 300] [--output PAGE]
 """
@@ -34,7 +34,7 @@ EXPIRY_S = 3600
 
 
 def main() -> int:
-    """Run what was asked for and print one line per figure."""
+    """Run the selected rows and print one line per result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mqload", type=Path, help="the load generator; built when none is given")
     parser.add_argument("--only", nargs="+", default=["online", "paced", "offline", "connect", "mosquitto"])
@@ -78,7 +78,7 @@ def run_all(options: argparse.Namespace) -> int:
     return min(failed, 1)
 
 
-# --- the figures
+# --- results
 
 
 def online(options: argparse.Namespace, copies: int) -> int:

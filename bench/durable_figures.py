@@ -1,4 +1,4 @@
-"""What a durable run is measured with: a cluster of real processes, their processor time and rows, the disk's own sync.
+"""Measurements of a durable run: a cluster of real processes, their CPU time and rows, the disk's own sync.
 
 Used by ``bench/durable.py`` and ``bench/durable_paced.py``.
 """
@@ -22,7 +22,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def raw_syncs(rounds: int = 100) -> tuple[float, float]:
-    """Return (P50, P99) in ms of what the disk under the temporary folder needs for one sync, without us."""
+    """Return (P50, P99) in ms of one sync of the disk under the temporary folder, without us."""
     figures = []
     with tempfile.TemporaryFile() as file:
         for _ in range(rounds):
@@ -40,7 +40,7 @@ def sync_latency() -> str:
     return "P50 {:.2f} ms, P99 {:.2f} ms".format(*raw_syncs())
 
 
-# --- what is measured around a run
+# --- measurements around a run
 
 
 def cpu_s(pid: int) -> float:
@@ -86,7 +86,7 @@ def mqload(options: argparse.Namespace, port: int, *arguments: str) -> tuple[dic
 
 
 class Costs:
-    """What a run cost the cluster, per message."""
+    """The cluster's cost of a run, per message."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -119,7 +119,7 @@ class Costs:
 
 @contextlib.contextmanager
 def durable_cluster(*arguments: str) -> Iterator[LocalCluster]:
-    """One edge, one router and storage nodes; at the end the logs are looked through for exceptions."""
+    """Run one edge, one router and storage nodes; at the end the logs are searched for exceptions."""
     with local_cluster("--edges", "1", "--set", "storage.queue_messages_max=1000000", *arguments) as cluster:
         yield cluster
         for log in sorted((cluster.data / "logs").glob("*.log")):

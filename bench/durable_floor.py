@@ -1,12 +1,12 @@
-"""What a durable message costs at least: an edge, a primary and backups in C that do nothing else, beside ours.
+"""The minimum cost of a durable message: a minimal edge, a primary and backups in C, beside ours.
 
     python -m bench.durable_floor [--runs 3] [--copies 1 3] [--output PAGE]
 
 The rows are those of ``python -m bench.durable``: 100 pairs, 64 bytes, QoS 1, window 20, and paced 100, 1 000 and
 5 000 a second. The programs (``durable_relay.c``) send, append, sync and confirm as our nodes do, a process for each,
-and keep the same promise: nothing is acknowledged before all copies have synced it. They have neither TLS nor sessions,
-queues, partitions, leases or idle work. So their cost is what no broker of this shape gets below, and ours less theirs
-is what can be saved at most. Each is measured by itself, in turns.
+and keep the same promise: all copies sync before an acknowledgement. They have neither TLS nor sessions,
+queues, partitions, leases or idle work. So no broker of this shape costs less than they do, and the difference to ours
+is the maximum saving. Each is measured by itself, alternately.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def ours(copies: int) -> Iterator[Ours]:
 
 
 def measure(options: argparse.Namespace, who: str, broker: Relay | Ours) -> dict[str, dict[str, float]]:
-    """Return figures by row; a broken promise gives none."""
+    """Return results by row; a row with a broken promise is omitted."""
     found: dict[str, dict[str, float]] = {}
     mqload(options, broker.port, *PAIRS, *WARM_UP)
     for name, load in ROWS.items():
@@ -106,7 +106,7 @@ def _latency(report: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Run all rows in turns and print medians; return 1 if a row has none."""
+    """Run all rows alternately and print medians; return 1 if a row has none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--copies", nargs="+", type=int, default=[1, 3])

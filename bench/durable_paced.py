@@ -1,7 +1,8 @@
-"""Durable messages at a fixed rate: what each costs all nodes when it is nearly alone in its commit, and its latency.
+"""Durable messages at a fixed rate: the cost at all nodes when a message is nearly alone in its commit, and its
+latency.
 
-Crowds hide the cost of a commit; most installations publish a few hundred messages a second. Each row begins on a fresh
-cluster with what the cluster costs while nothing happens, and is judged beside what the disk alone needs for a sync,
+Concurrent load hides the cost of a commit; most installations publish a few hundred messages a second. Each row begins
+with the idle cost of a fresh cluster, and is compared with the disk's own sync time,
 measured before and after it.
 """
 
@@ -13,7 +14,7 @@ from bench.durable_figures import Costs, durable_cluster, mqload, raw_syncs
 __all__ = ["RATES", "paced"]
 
 RATES = (100, 1_000, 5_000)  # messages per second of all publishers together
-SETTLE_S = 8.0  # nodes load what they load after their start, and the threads of that time end
+SETTLE_S = 8.0  # until the start-up work and threads of the nodes have ended
 IDLE_S = 5.0
 PUBLISHERS = 100
 

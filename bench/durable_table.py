@@ -1,4 +1,4 @@
-"""The table of the durable path: medians of several runs per row, and what each broker's acknowledgement means."""
+"""The table of the durable path: medians of several runs per row, and the meaning of each broker's acknowledgement."""
 
 import statistics
 
@@ -12,19 +12,19 @@ GUARANTEES = (
 
 
 class Table:
-    """Figures by row, in the order in which rows came first."""
+    """Results by row, in the order of their first run."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, list[float]]] = {}
 
     def add(self, row: str, **figures: float) -> None:
-        """Take the figures of one run of a row."""
+        """Add the results of one run of a row."""
         kept = self._rows.setdefault(row, {})
         for name, value in figures.items():
             kept.setdefault(name, []).append(value)
 
     def median(self, row: str, figure: str) -> float:
-        """Return a figure's median over the runs."""
+        """Return the median of a result over the runs."""
         return statistics.median(self._rows[row][figure])
 
     def markdown(self, about: str) -> str:

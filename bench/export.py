@@ -1,8 +1,8 @@
-"""Exports: rows per second of a stopped store, what a running one costs its clients, and the price of the ledgers.
+"""Exports: rows per second of a stopped store, the cost to clients of a running one, and the cost of the ledgers.
 
 The first part writes a store of sessions, subscriptions and queued messages, exports it and loads it again. The second
-publishes durable QoS 1 with and without an export beside it, the third with and without acknowledgement ledgers.
-Everything runs on this machine, load generator included: read the ratios, and CPU seconds where it is shared.
+publishes durable QoS 1 with and without an export, the third with and without acknowledgement ledgers.
+All processes run on this machine, load generator included: read the ratios, and CPU seconds where it is shared.
 
     python -m bench.export [--only offline live ledger]
 """
@@ -37,7 +37,7 @@ BATCH_ROWS = 4_000
 
 
 def main() -> int:
-    """Run what was asked for and print one line per figure."""
+    """Run the selected parts and print one line per result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mqload", type=Path, help="built if not given")
     parser.add_argument("--only", nargs="+", default=["offline", "live", "ledger"])
@@ -159,7 +159,7 @@ def live(options: argparse.Namespace) -> int:
 
 
 def ledger(options: argparse.Namespace) -> int:
-    """Ledgers off and on, in turns, each on a new cluster; medians of throughput and CPU per message."""
+    """Ledgers off and on, alternately, each on a new cluster; medians of throughput and CPU per message."""
     failed = 0
     rates: dict[str, list[float]] = {"off": [], "on": []}
     cpu: dict[str, list[float]] = {"off": [], "on": []}
@@ -191,7 +191,7 @@ def ledger(options: argparse.Namespace) -> int:
 
 
 def ledger_sizes(folder: Path, messages: int) -> str:
-    """Say what the ledgers of so many messages need on disk, and what compressing them will cost in idle moments."""
+    """Return a line with the disk space of a number of ledger entries, and the cost of their compression while idle."""
     data = b"".join(path.read_bytes() for path in sorted(folder.rglob("*.jsonl.open")))
     begun = time.process_time()
     packed = len(gzip.compress(data, 1))

@@ -1,8 +1,8 @@
-"""How long partitions are silent when a storage process is killed or stopped, and whether anything is lost.
+"""How long partitions do not answer when a storage process is killed or stopped, and whether messages are lost.
 
 Clients with durable sessions send themselves numbered QoS 1 messages, one at a time; each depends on its own partition
-only. Storage processes are killed with -9 in turn (``--term``: told to stop in order), each when every partition is
-whole again; `stratamq up` starts them again. Printed per kill: the longest and the median gap between two
+only. Storage processes are killed with -9 in rotation (``--term``: stopped gracefully), each when every partition is
+complete again; `stratamq up` restarts them. Printed per kill: the longest and the median gap between two
 acknowledgements, of the clients whose partition had the dead node as its primary, as a backup, or had no copy there.
 A lost, repeated or reordered message fails the run.
 
@@ -55,7 +55,7 @@ class Client:
 
     @property
     def done(self) -> bool:
-        """True when everything that was sent has come back and was acknowledged."""
+        """True when every sent message has returned and was acknowledged."""
         return self.acknowledged == self.received == self.sent
 
     def send(self) -> None:
@@ -66,7 +66,7 @@ class Client:
         self.send_at = float("inf")
 
     def readable(self, now: float) -> None:
-        """Take what arrived."""
+        """Process received input."""
         piece = self.socket.recv(65536)
         if not piece:
             raise ConnectionError(f"client {self.number} was closed")
@@ -144,7 +144,7 @@ def until_whole(cluster: LocalCluster, load: Load, replicas: int) -> tuple[list[
 
 
 def by_role(found: list[dict[str, object]], gaps: dict[str, float], node: str) -> Iterator[tuple[str, list[float]]]:
-    """Sort gaps by what the dead node was to the client's partition."""
+    """Sort gaps by the dead node's role for the client's partition."""
     sorted_gaps: dict[str, list[float]] = {role: [] for role in ROLES}
     for name, gap in gaps.items():
         placement = found[partition_of(name, len(found))]
@@ -155,7 +155,7 @@ def by_role(found: list[dict[str, object]], gaps: dict[str, float], node: str) -
 
 
 def main() -> int:
-    """Kill, measure, judge."""
+    """Kill, measure, check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--clients", type=int, default=60)

@@ -1,7 +1,8 @@
-"""``python -m bench.federation``: nine real Mosquittos in a grid with an agent each; the figures of docs/federation.md.
+"""``python -m bench.federation``: nine real Mosquittos in a grid with an agent each; the numbers of
+docs/federation.md.
 
     python -m bench.federation                        all of it, with our timers; takes a quarter of an hour
-    python -m bench.federation --timers paper         the paper's: hello 5 s, everything periodic else 20 s
+    python -m bench.federation --timers paper         the paper's: hello 5 s, all other periodic messages 20 s
     python -m bench.federation --only overlay first   overlay | first | contention | idle | stretch | growth | rate |
                                                       relayed | floor | faults
     python -m bench.federation --only faults --system star    ours | star | ring
@@ -9,10 +10,10 @@
     python -m bench.federation --only faults --fault both     none | broker | agent | both | frozen | cut |
                                                               slow | starved
 
-Each row has its bar, and "missed" where it does not hold; the exit code is 1 then. *star* and *ring* are brokers that
-Mosquitto's own bridges join, in the same faults (``bench/federation_faults.py``). *growth* counts on the clock of the
+Each row has its limit, and "missed" where it does not hold; the exit code is 1 then. *star* and *ring* are brokers with
+Mosquitto's own bridges, under the same faults (``bench/federation_faults.py``). *growth* uses the clock of the
 simulation. *rate* and *relayed* are a line of three agents (``bench/federation_rates.py``); *floor* is the cheapest
-program that could stand in the middle of *relayed* (``bench/federation_floor.py``).
+replacement of the middle agent of *relayed* (``bench/federation_floor.py``).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FIGURES = (*OF_THE_GRID, "growth", "rate", "relayed", "floor", "faults")
 START_S = 120.0
 IDLE_S = 20.0
 TIMES = 5
-NOTHING_S = 30.0  # after which nothing comes any more
+NOTHING_S = 30.0  # a longer silence ends the run
 AGENTS = (5, 9, 16, 25, 50)
 
 
@@ -66,7 +67,7 @@ class Table:
 
 @contextmanager
 def grid(timers: str) -> Iterator[tuple[Federation, float]]:
-    """Run nine brokers and their agents from a moment on; every agent answers, and not more, when the block begins."""
+    """Run nine brokers and their agents; every agent answers, but has no routes yet, when the block begins."""
     with tempfile.TemporaryDirectory() as name:
         federation = Federation(Path(name), NAMES, GRID, {**TIMERS[timers], "redundancy": 2})
         begun = time.monotonic()
@@ -113,7 +114,7 @@ def _first(federation: Federation, publisher: Publisher, topic: str) -> float | 
 
 
 def contention(federation: Federation, timers: str, table: Table) -> None:
-    """Measure from two SUBSCRIBEs at opposite corners, sent at one moment, until all agents name one core."""
+    """Measure from two simultaneous SUBSCRIBEs at opposite corners until all agents name one core."""
     took = max(_contention(federation, f"two{number}/#") for number in range(TIMES))
     text = f"worst of {TIMES}: {took:.2f} s"
     table.row(f"two subscribers at once, one core at all nine, {timers} timers", "1 s", text, took <= 1.0)
@@ -147,7 +148,7 @@ def _contention(federation: Federation, topic_filter: str) -> float:
 
 
 def stretch(federation: Federation, timers: str, table: Table) -> None:
-    """Compare the agents that messages passed, as their user property says, with a breadth-first search."""
+    """Compare the agents that messages passed, by their user property, with a breadth-first search."""
     ends = [Subscriber(federation.sites[name].broker_port, f"stretch-{name}", "stretch/#") for name in NAMES]
     federation.wait_members("stretch/x", set(NAMES), 60)
     for name in NAMES:
@@ -171,10 +172,10 @@ def stretch(federation: Federation, timers: str, table: Table) -> None:
 
 
 def idle(federation: Federation, timers: str, table: Table) -> None:
-    """Count the control messages that all agents receive while nobody publishes."""
+    """Count the control messages that all agents receive without publishes."""
     ends = [Subscriber(federation.sites[name].broker_port, f"idle-{name}", "idle/#") for name in ("3", "8")]
     federation.wait_members("idle/x", {"3", "8"}, 60)
-    time.sleep(3.0)  # for what the change itself sends
+    time.sleep(3.0)  # until the messages of the change have passed
     before, begun = _control_messages(federation), time.monotonic()
     time.sleep(IDLE_S)
     rate = (_control_messages(federation) - before) / (time.monotonic() - begun) / len(NAMES)
@@ -190,7 +191,9 @@ def _control_messages(federation: Federation) -> int:
 
 
 def growth(timers: str, table: Table) -> None:
-    """Count what idle agents send against their number: random graphs of model brokers, on the simulation's clock."""
+    """Count the messages of idle agents against their number: random graphs of model brokers, on the simulation's
+    clock.
+    """
     for count in AGENTS:
         simulation = FederationSimulation(count)
         names = make_graph(simulation, count, **TIMERS[timers])

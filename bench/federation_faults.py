@@ -1,14 +1,14 @@
 """Faults of nine brokers that agents join, or Mosquitto's own bridges as a star or a ring: loss, repeats, gaps.
 
-Publishers at 7 and 3 to subscribers at 3 and 8, and one at 4 to a subscriber at 6, whose only shortest way leads
-through 5; each publishes at QoS 1 and at QoS 2. A fault comes in the middle of it. A message that its broker
-acknowledged and that no subscriber gets is lost. Brokers keep nothing on disk, so that a killed one has forgotten all;
+Publishers at 7 and 3 to subscribers at 3 and 8, and one at 4 to a subscriber at 6, whose only shortest path leads
+through 5; each publishes at QoS 1 and at QoS 2. A fault occurs in the middle of the run. A message that its broker
+acknowledged and that reaches no subscriber is lost. Brokers store no state on disk, so that a killed one has lost all;
 in the star, whose hub is 5, and in the ring each broker saves every second instead, in its favour. Copies in a ring
 have no end: its publishers stop when one subscriber has 10 000.
 
-Bridged brokers have no bound of messages under way (``max_inflight_messages 0``), in their favour too: with Mosquitto's
-own 20 a bridge that comes back sends all it holds at once, the broker ends it after the twentieth (PUBREC 0x97), and so
-for ever: the link is dead, and a ring with it is none. ``--inflight 20`` shows that.
+Bridged brokers have no limit of in-flight messages (``max_inflight_messages 0``), in their favour too: with Mosquitto's
+own 20 a reconnected bridge sends all its messages at once, and the broker closes it after the twentieth (PUBREC 0x97),
+repeatedly: the link stays dead, and the ring is broken. ``--inflight 20`` shows that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STOPS_S, RUNS_SHARE = (0.05, 0.2, 0.5, 1.0, 3.0, 8.0), 0.1
 DRAIN_S = 600.0
 STALL_S = PATIENCE_S  # without a message, after which the rest is lost; above each of an agent's own waits
 GAP_S_MAX = 4.0
-LAST_S = 3.0  # for what comes twice
+LAST_S = 3.0  # until repeats arrived
 COPIES_MAX = 10_000
 QUALITIES = (1, 2)
 BRIDGE = (
@@ -93,7 +93,7 @@ def _killed(*whats: str) -> Callable[[Brokers], None]:
 
 
 def _frozen(brokers: Brokers) -> None:
-    """Stop both processes without a word: their connections stay, and nothing comes of them."""
+    """Stop both processes silently: their connections stay open without traffic."""
     site = brokers.sites[HUB]
     here = [each for each in (site.broker, site.agent) if each is not None]
     for each in here:
@@ -171,9 +171,9 @@ def _ours(folder: Path, settings: Mapping[str, object]) -> Iterator[Brokers]:
 
 @contextmanager
 def _bridged(folder: Path, links: Iterable[tuple[str, str]], inflight: int) -> Iterator[Brokers]:
-    """Join brokers by Mosquitto's bridges: all that is published, both ways, at QoS 2; the first of each pair dials.
+    """Join brokers by Mosquitto's bridges: all messages, both ways, at QoS 2; the first of each pair dials.
 
-    Topics by which a link is seen to stand go over that link alone: they would circle otherwise, for ever.
+    Topics that test a link pass that link alone: otherwise they would circle endlessly.
     """
     relays = Relays()
     ports = free_ports(len(NAMES))
@@ -246,7 +246,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -278,11 +278,11 @@ class Load:
         return {payload for payload in found if payload.split(b"-")[1] == b"%d" % qos}
 
     def lost(self, qos: int) -> int:
-        """Return what was acknowledged and is not at each subscriber."""
+        """Return the number of acknowledged messages missing at a subscriber."""
         return sum(len(self._expected(name, qos) - set(each.payloads)) for name, each in self.subscribers.items())
 
     def twice(self, qos: int) -> int:
-        """Return what came more than once."""
+        """Return the number of repeated messages."""
         mark = b"%d" % qos
         return sum(
             count > 1
@@ -363,7 +363,7 @@ def _run(brokers: Brokers, name: str, system: str, row: Row) -> None:
 
 
 def _stand(sites: Mapping[str, Site]) -> str:
-    """Return where messages are that did not come: what each agent keeps, and its neighbours that are up."""
+    """Return the locations of missing messages: each agent's stored ones, and its neighbours that are up."""
     found = []
     for name, site in sites.items():
         status = site.ask("status") if site.agent is not None else None

@@ -1,8 +1,8 @@
-"""Floor of an agent that only passes messages on: the cheapest program of Python that keeps what custody demands.
+"""Floor of a relaying agent: the cheapest Python program that fulfils custody.
 
 It reads frames over TLS 1.3, splits them by their headers, stores each as a row, deletes those of the batch before (the
-next hop has kept them) in the same synced transaction, and sends them on over TLS. It decodes nothing, finds no way,
-and numbers nothing anew. The generator and the receiver are other processes.
+next hop has stored them) in the same synced transaction, and sends them over TLS. It neither decodes,
+routes nor renumbers. The generator and the receiver are other processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a message costs at each agent of a line of three, and how many a second go through it with the spools synced.
+"""The cost of a message at each agent of a line of three, and the rate with synced spools.
 
-Brokers a, b and c; a publisher at a, a subscriber at c; clients are Mosquitto's own. Two loads: *steady*, where the
-publisher waits for nobody but its broker; *waiting*, where the agent that is measured stands still until all messages
-wait before it, so that nobody but itself sets the pace and it works in batches.
+Brokers a, b and c; a publisher at a, a subscriber at c; clients are Mosquitto's own. Two loads: *steady*, where only
+its broker limits the publisher; *waiting*, where the measured agent is stopped until all messages
+are queued before it, so that it alone limits the rate and works in batches.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def through_a_line(count: int, still: str) -> tuple[float, dict[str, float]]:
     """Send messages from a to c.
 
     Args:
-        count: How many.
-        still: Agent that stands still until its neighbour has all; "" for a steady stream.
+        count: Number of messages.
+        still: Agent that is stopped until its neighbour has all; "" for a steady stream.
 
     Returns:
-        Messages a second on the clock, and processor time per message in us by agent.
+        Messages a second in wall time, and CPU time per message in us by agent.
     """
     with tempfile.TemporaryDirectory() as name:
         federation = Federation(Path(name), NAMES, LINKS)

@@ -1,14 +1,14 @@
-"""The first message on a topic: processor time of each node, and how long its publisher waits, two trees in turns.
+"""The first message on a topic: CPU time of each node, and the publisher's wait, two trees alternately.
 
-    python -m bench.first_messages ../other                     1 000 new topics a second: each is asked for alone
-    python -m bench.first_messages ../other --rate 5000         in company
+    python -m bench.first_messages ../other                     1 000 new topics a second: one route query for each
+    python -m bench.first_messages ../other --rate 5000         in batches
     python -m bench.first_messages ../other --known             the same messages on topics that are known
     python -m bench.first_messages ../other --burst 150000      N new topics on one connection without a pause
 
 A burst is QoS 0, with a PINGREQ each 0.25 s between the messages. It shows topics a second and the longest time from
 PINGREQ in the socket's buffer to PINGRESP.
-QoS 1 without subscribers, over 100 connections in turn: PUBACK shows that the topic's Route was there. The clusters are
-on CPU 0, the generator on CPU 1; the idle cluster waits.
+QoS 1 without subscribers, over 100 connections in rotation: PUBACK shows that the topic's Route was there. The clusters
+are on CPU 0, the generator on CPU 1; the idle cluster waits.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from bench.hot import make_certificate
 
 CONNECTIONS = 100
 PAYLOAD = b"x" * 64
-PATIENCE_S = 20.0  # for what is late
+PATIENCE_S = 20.0  # for late answers
 BURST_S = 600.0
 PING_S = 0.25
 
@@ -127,7 +127,7 @@ def burst(port: int, count: int) -> tuple[float, list[float]]:
 
 
 def bursts(clusters: list[Cluster], count: int, runs: int) -> None:
-    """Print the figures of alternating bursts at both clusters."""
+    """Print the results of alternating bursts at both clusters."""
     for _ in range(runs):
         for name, cluster in zip(("this tree", "the other"), clusters, strict=True):
             rate, took = burst(cluster.ports("plain")[0], count)

@@ -1,13 +1,13 @@
-"""What a message by itself costs at least: a relay in C that only waits, receives and sends, beside Mosquitto and ours.
+"""The minimum cost of a message: a relay in C that only waits, receives and sends, beside Mosquitto and ours.
 
     python -m bench.floor --runs 5
     python -m bench.floor --only connects      the row "connects, plain", and a relay that asks another thread for each
     python -m bench.floor --only connections   15 000 connections, the first 5 s, and a relay that asks for each topic
 
 At a paced rate every message wakes the broker, and waking, TCP and waking the receiver are the kernel's. The relay
-(``relay.c``) does nothing else, so its cost is what no broker with a socket per client gets below; the ratio of
-Mosquitto to it is what the row "10 000 msg/s" of ``python -m bench`` could be at best. A CONNECT costs at least what
-the relay takes to accept, answer and close; where another process decides who owns a client ID, also the question.
+(``relay.c``) has no other work, so no broker with a socket per client costs less; the ratio of
+Mosquitto to it is the best possible value of the row "10 000 msg/s" of ``python -m bench``. A CONNECT costs at least
+the relay's accept, answer and close; where another process decides the owner of a client ID, also the query.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def relay(mqload: Path, program: list[str], folder: Path, row: Row) -> dict[str,
 
 
 def main() -> None:
-    """Run the row in turns and print medians."""
+    """Run the row alternately and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", choices=WHAT, default="messages")
