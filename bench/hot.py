@@ -4,8 +4,8 @@
     python -m bench.hot --only "100 pairs"   rows whose name contains it
     python -m bench.hot serve --port 1883    the toy broker only
 
-Everything is ephemeral and local (``bench/toy_broker.py``): this says what the loop costs, not what a cluster costs.
-CPU per message hardly depends on what else the machine does; messages per second do.
+All state is ephemeral and local (``bench/toy_broker.py``): this is the cost of the loop, not of a cluster.
+CPU per message hardly depends on other load of the machine; messages per second do.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MOSQUITTO = "/usr/sbin/mosquitto"
 
 @dataclass(frozen=True)
 class Row:
-    """One scenario: arguments of mqload, and by how much we want to be better."""
+    """One scenario: arguments of mqload, and the required improvement."""
 
     name: str
     arguments: str
@@ -54,8 +54,8 @@ ROWS = (
     Row("fan-in 100 -> 1 through +", "-m fanin -P 100 -d 2 --wildcard plus --e2e-window 20", 4),
     Row("QoS 1, 100 pairs, window 20", "-q 1 -P 100 -w 20 -d 2", 8),
     Row("QoS 2, 100 pairs", "-q 2 -P 100 -w 20 -d 2", 10),
-    # Paced rows say what a rate costs: 8 s of it, after the nodes have loaded what they load after their start and
-    # the worker threads of that time have ended (10 s).
+    # Paced rows give the cost of a rate: 8 s of it, 10 s after the start, when the nodes' start-up work and its worker
+    # threads have ended.
     Row(
         "10 000 msg/s over 100 pairs",
         "-P 100 -r 100 -d 8 --small-writes",
@@ -184,7 +184,7 @@ def start_ours(folder: Path, pacing_us: int, nested: bool, linked: bool) -> Brok
     broker = Broker(command, None)
     if linked:
         broker.others.append(Broker([*command, "--link-to", str(broker.ports[2])], None))
-        time.sleep(0.3)  # the link's handshake; nothing tells us here when it is done
+        time.sleep(0.3)  # the link's handshake; its end cannot be observed here
     return broker
 
 

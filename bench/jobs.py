@@ -1,12 +1,12 @@
-"""Compaction and audit at size, against the bars: rates, linearity, and the same merge by a Python heap and by DuckDB.
+"""Compaction and audit at size, with limits: rates, linearity, and the same merge by a Python heap and by DuckDB.
 
-    python -m bench.jobs                          # everything, about 10 minutes on two free cores
+    python -m bench.jobs                          # all parts, about 10 minutes on two free cores
     python -m bench.jobs --rows 1 --compared 0    # one size, in millions, alone
 
 Prints the cost per row for 1 to 16 million rows, the audit up to 8 million, and at 8 million the three merges side by
-side, compared row for row in every column. Then the bars, each with what was measured; exit code 1 if one is missed.
-Everything runs in this order on one machine; rates depend on what else it does, so the load average is printed, and
-next to each figure, in brackets, what the CPU time used would give on two free cores. A copy with the machine and the
+side, compared row for row in every column. Then the limits with the results; exit code 1 if one is missed.
+All parts run in this order on one machine; rates depend on other load, so the load average is printed, and
+next to each result, in brackets, the rate of the same CPU time on two free cores. A copy with the machine and the
 versions is written to bench/results/ (``--results``).
 """
 
@@ -33,8 +33,8 @@ MERGE_ROWS_PER_S = 230_000  # bars, on two cores, at 8 million rows, 6 GB
 PUBLISH_ROWS_PER_S = 120_000
 AUDIT_RATIO_MAX = 2.0  # of the compaction's time
 LIBRARIES = "pyspark", "pyarrow", "duckdb"
-LINEAR_MAX = 1.25  # cost per row of any size, of that of the smallest; less is what fixed costs do
-WARM_ROWS = 300_000  # more than jobs.spark.SMALL_ROWS, so that it runs what the sizes run
+LINEAR_MAX = 1.25  # cost per row of any size, relative to the smallest; fixed costs reduce it
+WARM_ROWS = 300_000  # more than jobs.spark.SMALL_ROWS, so that it runs the code of the large sizes
 Seconds = tuple[float, float]  # wall; CPU time over two cores
 
 
@@ -57,7 +57,7 @@ class Measurement:
 
 
 class _Report:
-    """Prints, and keeps what was printed for the results file."""
+    """Prints lines, and keeps them for the results file."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def machine(spark: Any, memory_mb: int) -> str:
-    """Return what the figures were measured on, in one line."""
+    """Return a description of the measured machine, in one line."""
     model = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x),
                  platform.machine())  # fmt: skip
     versions = [f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES]

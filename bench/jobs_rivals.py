@@ -69,7 +69,7 @@ def duckdb_merge(directory: Path, store: Manifest) -> bool:
 
 
 def differences(directory: Path, with_duckdb: bool) -> tuple[int, list[str]]:
-    """Compare every column of every row, in order, of all results; return the rows and what differs."""
+    """Compare every column of every row, in order, of all results; return the rows and the differences."""
     import pyarrow.parquet as pq
 
     from wire.sstable.schema import arrow_schema

@@ -1,8 +1,8 @@
-"""What large maps cost: start, idle cluster, memory and durable messages, by the number of partitions.
+"""The cost of large maps: start, idle cluster, memory and durable messages, by the number of partitions.
 
 Each size is a fresh cluster of one edge, one router and as many storage nodes as copies, on this machine. Prints one
-line a size: seconds from the command to ready, microseconds of processor a second and MiB of memory by tier while
-nothing happens, microseconds a durable message (paced, and window 20).
+line a size: seconds from the command to ready, CPU time in microseconds a second and MiB of memory by tier while
+idle, microseconds a durable message (paced, and window 20).
 
     python -m bench.large_map [--partitions 256 4096 8192] [--copies 1] [--rate 1000]
 """
@@ -17,13 +17,13 @@ from bench.durable_figures import Costs, durable_cluster, mqload
 from bench.hot import build_mqload
 from tests.e2e.local_cluster import LocalCluster
 
-SETTLE_S = 10.0  # sizes are told, routes reported, and what was loaded at the start is over
+SETTLE_S = 10.0  # until sizes and routes are reported, and start-up work has ended
 IDLE_S = 20.0
 PAIRS = ("-P", "100", "--persistent")
 
 
 def main() -> int:
-    """Run what was asked for; return 1 if a promise was broken."""
+    """Run the selected sizes; return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", nargs="+", type=int, default=[256, 4_096, 8_192])
     parser.add_argument("--copies", type=int, default=1)

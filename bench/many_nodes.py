@@ -1,9 +1,9 @@
-"""What walks all nodes or all partitions on a timer costs: cores alone, and gossip in its simulation.
+"""The cost of periodic scans of all nodes or all partitions: cores alone, and gossip in its simulation.
 
     python -m bench.many_nodes [--nodes 9 100 1000] [--partitions 256 4096 8192]
 
-Prints a line for each walk and size: milliseconds of processor of one walk (the least of some), how often it is made,
-and what that is of a core. Nothing happens meanwhile: no client, no message, all links stand.
+Prints a line for each scan and size: CPU time of one scan in milliseconds (the least of some), its frequency,
+and its share of a core. The system is idle: no client, no message, all links up.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def say(what: str, size: str, took_ms: float, every_s: float) -> None:
 
 
 def unreached(nodes: int) -> None:
-    """Whom a node does not reach, as edges (once a second) and storage nodes (twice) tell; and behind a change."""
+    """Reports of unreachable nodes by edges (once a second) and storage nodes (twice); and after a change."""
     known, links = _with_nodes(nodes), Unreached("edge-0")
     keys = [PeerKey(entry.node, entry.tier, entry.incarnation) for entry in known.nodes.values()]
     for key in keys:
@@ -78,7 +78,7 @@ def unreached(nodes: int) -> None:
 
 
 def peers_of_an_edge(nodes: int) -> None:
-    """What an edge does with its peers once a second."""
+    """The edge's work on its peers once a second."""
     edge, known = Edge(), _with_nodes(nodes)
     edge.core.peers.know(known)
 
@@ -90,7 +90,7 @@ def peers_of_an_edge(nodes: int) -> None:
 
 
 def leases(nodes: int) -> None:
-    """What the leader does for each beat, and when it looks at all leases and links."""
+    """The leader's work for each heartbeat, and for a scan of all leases and links."""
     router = Router(collect=False)
     keys = []
     for entry in _entries(nodes):

@@ -163,7 +163,7 @@ def _spin(until: float) -> None:
 
 
 def measure_load(folder: str, seconds: float) -> None:
-    """Every core busy, twice over; then look for deaths and suspicions."""
+    """Load every core twice; then count deaths and suspicions."""
     with _cluster(folder) as cluster:
         cluster.start_many(NODES)
         cores = os.cpu_count() or 1

@@ -1,11 +1,11 @@
-"""A million stored sessions listed: the desks of three storage nodes, their pace and their bounds, page after page.
+"""List a million stored sessions: the query servers of three storage nodes, their rate and limits, page after page.
 
     python -m bench.million_sessions [--sessions 1000000] [--nodes 3] [--runs 3]
 
-One process holds the sessions of all nodes and answers as nodes do at the end of their turns, with real clocks; links
-and sockets are left out. What a desk may take of its loop is judged by its own processor time, as on a node that does
-nothing else. Rows are read as the command line reads them; ``client list`` and its like write a row in 50 us after
-that. Bars: first page of 100 in 200 ms, all pages in 60 s, the longest round of a node 20 ms.
+One process holds the sessions of all nodes and answers as nodes do at the end of their iterations, with real clocks;
+links and sockets are omitted. A query server's share of its loop is checked by its own CPU time, as on an otherwise
+idle node. Rows are read as the command line reads them; ``client list`` and similar commands write a row in 50 us after
+that. Limits: first page of 100 in 200 ms, all pages in 60 s, the longest round of a node 20 ms.
 """
 
 import argparse
@@ -31,10 +31,10 @@ COLUMNS = list(NOUNS["session"].columns)
 
 
 class Node:
-    """A storage node's partitions and its desk."""
+    """A storage node's partitions and its query server."""
 
     def __init__(self, name: str, partitions: range, sessions: int) -> None:
-        self.rounds: list[float] = []  # s of processor, of each turn of the desk
+        self.rounds: list[float] = []  # CPU seconds of each iteration of the query server
         self._worked = 0.0
         hosted: dict[int, Any] = {number: _partition(number, sessions // PARTITIONS) for number in partitions}
         shown = QueryRows(name, hosted, lambda: ClusterMap(""), lambda _: 1_000, lambda: 1_000)
@@ -56,7 +56,7 @@ class Node:
         self._desk.ask(time.monotonic(), "operator", "admin", look)
 
     def turn(self) -> list[QueryResult]:
-        """Turn the loop once; return what was answered."""
+        """Run one iteration of the loop; return the answers."""
         now = time.monotonic()
         if self._desk.next_deadline() > now:
             return []
@@ -82,7 +82,7 @@ def _partition(number: int, sessions: int) -> Any:
 
 
 def listed(nodes: dict[str, Node], limit: int) -> tuple[float, ResultPage]:
-    """Return how long a list took, and what was found."""
+    """Return the duration of a list, and its rows."""
     began = time.perf_counter()
     gather = ScatterGather([QueryTarget(name, 1) for name in nodes], limit, total_s=30.0)
     ready = gather.handle(time.monotonic(), QueryTick())

@@ -1,10 +1,10 @@
-"""A page of the dashboard that stays open: how its memory grows, and how soon a change is on it.
+"""An open page of the dashboard: its memory growth, and the delay until it shows a change.
 
     python -m bench.open_page [--minutes 10] [--page overview] [--changes 10]
 
 Starts a cluster with its HTTP service and traffic, and opens the page in Chromium (Debian's chromium, PyPI's
-playwright). Memory is the heap of its scripts behind a collection, after half a minute and at the end. A change is a
-client that comes while the page Clients is open, until its name stands there. Bars: 10 MB in 10 minutes; 2 s.
+playwright). Memory is the heap of its scripts after a collection, after half a minute and at the end. A change is a
+client that connects while the page Clients is open, until the page has its name. Limits: 10 MB in 10 minutes; 2 s.
 """
 
 import argparse
@@ -31,12 +31,12 @@ def heap_bytes(window: Browser) -> int:
 
 
 def changes_s(cluster: LocalCluster, window: Browser, count: int) -> list[float]:
-    """Return how long each of some clients took to stand on the page."""
+    """Return the delay of each client until the page shows it."""
     window.show("clients", "Clients")
     took = []
     for number in range(count):
         name = f"seen-{number}"
-        time.sleep(0.37 * number % 1.0)  # at any moment between two looks
+        time.sleep(0.37 * number % 1.0)  # at any time between two polls
         began = time.monotonic()
         client = PahoClient(cluster.port(0, "plain"), name)
         window.page.wait_for_selector(f"main td:has-text('{name}')", timeout=20_000)
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--page", choices=sorted(HEADINGS), default="overview")
     parser.add_argument("--changes", type=int, default=10)
     asked = parser.parse_args()
-    if MISSING and "axe" not in MISSING:  # nobody judges the page here
+    if MISSING and "axe" not in MISSING:  # the page is not checked here
         raise SystemExit(MISSING)
     with local_cluster("--edges", "2", "--admin-port", "0") as cluster, load(cluster):
         served(cluster)

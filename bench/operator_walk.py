@@ -1,14 +1,14 @@
-"""One operator that walks all lists without pause, beside 10 000 msg/s: what that costs messages and processors.
+"""One operator that reads all lists continuously, beside 10 000 msg/s: the cost to messages and CPUs.
 
     python -m bench.operator_walk [--runs 9] [--clients 2000]
 
-All nodes run on CPU 0, as in ``bench/cluster.py``, the generator on CPU 1, before all others there where that is
-permitted (SCHED_FIFO). The operator runs on CPU 1 as well and gets what is left (SCHED_IDLE): it is to ask, not to make
-the generator late. Besides the 100 pairs there are clients that have nothing to do, every second one with a stored
+All nodes run on CPU 0, as in ``bench/cluster.py``, the generator on CPU 1 with priority if
+permitted (SCHED_FIFO). The operator runs on idle time of CPU 1 (SCHED_IDLE): its queries must not delay
+the generator. Besides the 100 pairs there are idle clients, every second one with a stored
 session, a subscription, and a retained message. A run with the operator and one without make a pair on one cluster, in
-one order and in the other. Bars: P99 1.15 times, processor per message of all nodes 1.05 times, by the medians of the
-pairs. A pair says nothing of P99 where the generator was late in one of its runs: its own lateness is part of every
-latency. Without three others the P99 is not decided.
+alternating order. Limits: P99 1.15 times, CPU per message of all nodes 1.05 times, by the medians of the
+pairs. A pair has no valid P99 if the generator was late in one of its runs: its own lateness is part of every
+latency. Without three valid pairs the P99 is undecided.
 """
 
 import argparse
@@ -65,7 +65,7 @@ async def ask(data: Path) -> None:
             while True:
                 for noun in NOUNS.values():
                     if noun.what == "trace":
-                        continue  # it wants the name of one
+                        continue  # it needs the name of one
                     limit = 1_000 if noun.best else EVERY_ROW
                     wanted = ListQuery(limit=limit, columns=noun.columns, best=noun.best, tier=noun.tier)
                     found = await walk(Asked(links), noun.what, wanted)
@@ -107,7 +107,7 @@ async def _packet(reader: asyncio.StreamReader, first: int) -> None:
 
 
 class Walker:
-    """The operator, in a process of its own."""
+    """The operator, in its own process."""
 
     def __init__(self, data: Path) -> None:
         command = ["taskset", "-c", "1", sys.executable, "-m", "bench.operator_walk"]

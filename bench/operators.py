@@ -1,11 +1,11 @@
-"""Questions of an operator: 20 000 clients at 3 edges listed by the command line, and one client asked for.
+"""Queries of an operator: 20 000 clients at 3 edges listed by the command line, and one client's detail.
 
     python -m bench.operators [--clients 20000] [--runs 5] [--shows 300]
 
-Starts a cluster of its own, its HTTP service included. A list is timed as an operator sees it, with the start of the
-command, and once more while an edge is stopped, within its lease. One client is asked for 20 times a second, over links
-that stand, as the HTTP service does, and with links made anew, as a command does: a node answers 200 looks a second.
-The service is looked at while nobody asks it. Bars: 2 s for the list, 1.2 s more with a stopped edge; P99 of 50 ms and
+Starts its own cluster, with the HTTP service. A list is timed for the operator, with the start of the
+command, and again while an edge is stopped, within its lease. One client is queried 20 times a second, over open links,
+as by the HTTP service, and with new links, as by a command: a node answers 200 queries a second.
+The idle service is measured, too. Limits: 2 s for the list, 1.2 s more with a stopped edge; P99 of 50 ms and
 2 nodes for one client; 80 MiB and 0.3 % of a core. Commands keep Python's bytecode, as an installed package has it:
 each one compiles 800 sources otherwise (0.5 s).
 """
@@ -33,7 +33,7 @@ EDGES = 3
 AT_ONCE = 100  # connections that are being made
 KEEP_ALIVE_S = 600
 LEASE_S = 20  # a stopped edge is asked for so long
-AGAIN_S = 1.0  # for it to take up what came meanwhile
+AGAIN_S = 1.0  # until it has processed pending input
 PAUSE_S = 0.05  # between two questions about one client
 IDLE_S = 20.0
 PARTIAL = 3  # exit code
@@ -65,7 +65,7 @@ async def hold(ports: list[int], count: int, ready: Callable[[], Awaitable[None]
 
 
 def timed(*words: str, codes: tuple[int, ...] = (0,)) -> tuple[float, str]:
-    """Return how long a command took, and what it printed."""
+    """Return a command's duration and output."""
     began = time.perf_counter()
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "stratamq", *words]
@@ -76,7 +76,7 @@ def timed(*words: str, codes: tuple[int, ...] = (0,)) -> tuple[float, str]:
 
 
 def processor_s() -> float:
-    """Return what all commands that ended took of a processor."""
+    """Return the CPU time of all ended commands."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -116,7 +116,7 @@ def stopped(cluster: LocalCluster, runs: int) -> None:
 
 
 def service(cluster: LocalCluster) -> None:
-    """Look at the HTTP service while nobody asks it."""
+    """Measure the idle HTTP service."""
     process = Path(f"/proc/{cluster.pid('admin')}")
     before = int((process / "schedstat").read_text().split()[0])
     time.sleep(IDLE_S)

@@ -1,8 +1,8 @@
 """The head of a queue with a long past: a session that consumed a million messages reads its next ones.
 
-The rows of consumed messages are deleted in batches and stand as tombstones until they are merged away; the head is
-known from the session row, so a read starts behind them. Beside it what the same read costs from the start of the
-session's range, where it walks over all of them.
+The rows of consumed messages are deleted in batches and remain as tombstones until compaction; the session row has
+the head, so a read starts behind them. For comparison, the same read from the start of the
+session's range, which scans all of them.
 
     python -m bench.queue_head [--consumed 1000000]
 """
@@ -24,7 +24,7 @@ BATCH = 4_000
 
 
 def main() -> int:
-    """Print what a read of the head costs, wall clock and processor."""
+    """Print the cost of reading the head, wall and CPU time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--consumed", type=int, default=1_000_000)
     consumed = parser.parse_args().consumed

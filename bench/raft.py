@@ -1,8 +1,8 @@
 """``python -m bench.raft``: committed entries per second and time to elect, three nodes in three processes.
 
 Each node is its own process with its own folder; links are plain TCP on loopback with length-prefixed messages. The
-leader's process runs the proposers. Beside the figures stands the raw fdatasync latency of the same disk while nothing
-else writes: no Raft on this disk commits a batch faster than about two of them.
+leader's process runs the proposers. For comparison it prints the raw fdatasync latency of the same idle disk:
+no Raft on this disk commits a batch faster than about two of them.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Restart to serving with many stored sessions: time, what stops the loop meanwhile, memory and disk per session.
+"""Restart to serving with many stored sessions: time, blocking of the loop, memory and disk per session.
 
-The rows of the sessions (two subscriptions each) are written as SSTables with the project's own encoders, spread over
-the partitions as the ring does it, and loaded with `stratamq store import`, as an operator would. Then `stratamq up`
+The rows of the sessions (two subscriptions each) are written as SSTables with the project's own encoders, distributed
+over the partitions as by the ring, and loaded with `stratamq store import`, as an operator would. Then `stratamq up`
 runs on that folder: first all processes start (the router knows no route yet), then the storage process is killed with
--9 and comes back. Each time it is measured from the start of the storage process until it says that every partition
+-9 and restarts. Each time is measured from the start of the storage process until it reports that every partition
 serves, until the router has every route, and until clients of stored sessions were probed: CONNACK with Session Present
 1, and a QoS 1 message for each of their filters arrives.
 
@@ -46,7 +46,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:
-    """Make the store unless it is there, restart on it, print one line per figure."""
+    """Make the store unless it exists, restart on it, print one line per result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3, help="kills of the storage process")
@@ -150,7 +150,7 @@ def run(data: Path, options: argparse.Namespace) -> int:
 
 
 def measured(cluster: LocalCluster, options: argparse.Namespace, what: str, former: int) -> int:
-    """Wait until everything serves, and print how long after the storage process began."""
+    """Wait until all partitions serve, and print the time since the start of the storage process."""
     cluster.wait_for(lambda: pid_of(cluster, former) > 0, "ready again", WAIT_S)
     pid = pid_of(cluster, former)
     ready_s = age_s(pid)
@@ -182,7 +182,7 @@ def measured(cluster: LocalCluster, options: argparse.Namespace, what: str, form
 
 
 def pid_of(cluster: LocalCluster, former: int) -> int:
-    """Return the storage process that said it is ready, 0 while it is none or the former."""
+    """Return the ready storage process, 0 if there is none or the former."""
     try:
         node = cluster.state["nodes"][NODE]
     except (OSError, ValueError, KeyError):
@@ -224,7 +224,7 @@ def gauge(cluster: LocalCluster, node: str, name: str) -> float:
 
 
 def probe(port: int, number: int, groups: int) -> str:
-    """Resume a stored session and have a message for each of its filters; return what is wrong, "" if nothing."""
+    """Resume a stored session and get a message for each of its filters; return the error, "" if none."""
     client, publisher = BlockingClient(port, timeout_s=WAIT_S), BlockingClient(port, timeout_s=WAIT_S)
     stored: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: EXPIRY_S}
     connack = client.connect(client_of(number), clean_start=False, properties=stored)

@@ -1,10 +1,10 @@
-"""kill -9 of the Raft leader, again and again: how long SUBSCRIBE waits, and what publishes on known routes notice.
+"""kill -9 of the Raft leader, repeatedly: the wait of SUBSCRIBE, and the delay of publishes on known routes.
 
 A real cluster (3 routers, 1 storage node, 2 edges). A subscriber of known topics at one edge and a publisher with QoS 1
 at the other run all the time, one message after the other; after each kill another client subscribes filters of all
 shards at once. Printed per kill: the time until the last SUBACK, and the longest pause between two deliveries and the
-longest wait for a PUBACK from just before the kill to the end of SUBSCRIBE; beside them the longest pause of as long a
-time without a kill, which is what the machine itself does.
+longest wait for a PUBACK from just before the kill to the end of SUBSCRIBE; for comparison the longest pause of an
+equally long time without a kill, the machine's own noise.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 FILTERS = 24  # after each kill, at once, each of another shard
-QUIET_S = 1.5  # before a kill: links stand again, and the machine is watched without one
+QUIET_S = 1.5  # before a kill: links reconnect, and the machine is measured without one
 PUBLISH = 3
 KNOWN = [f"known/{number}" for number in range(50)]
 
@@ -126,7 +126,7 @@ def _kill_leader(
     *,
     restart: bool,
 ) -> None:
-    """Kill the leader once, and note what clients waited for."""
+    """Kill the leader once, and record the clients' waits."""
     listener.longest_s()
     time.sleep(QUIET_S)
     figures["pause_without_kill"].append(listener.longest_s())

@@ -1,8 +1,8 @@
-"""Figures of the route shards: lookups, registrations, memory, taking over; in one process, messages as on the wire.
+"""Measure the route shards: lookups, registrations, memory, takeover; in one process, messages as on the wire.
 
 A router process's core and, for AddRoutes, three edges that cache topics and acknowledge invalidations. Links and TLS
-are not in it. Seconds are the processor's: a busy machine gives the same figures. ``--suback`` asks a real cluster for
-the time of SUBACK instead.
+are omitted. Times are CPU seconds, independent of other load. ``--suback`` measures
+SUBACK at a real cluster instead.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SHARDS = 64
 
 
 class Router:
-    """A router that owns every shard, with three edges that have reported nothing."""
+    """A router that owns every shard, with three edges that have reported no routes."""
 
     def __init__(self, *, collect: bool = True, utc: Callable[[], float] = lambda: 0.0) -> None:
         self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits(lease_s=60.0), utc=utc)
@@ -72,7 +72,7 @@ class Router:
         return self.core.machine.map.shard_for_topic(topic)
 
     def tell(self, peer: PeerKey, *messages: Control) -> list[Control]:
-        """Hand messages in as frames; return what goes out, decoded."""
+        """Process messages as frames; return the decoded output."""
         frames = [FrameArrived(peer, FrameKind.CONTROL, encode_control(message)) for message in messages]
         sent = [(node, decode_control(payload)) for node, _, payload in self.core.handle(self.now, list(frames)).sends]
         self.edges += [(node, message) for node, message in sent if isinstance(message, Invalidate)]
@@ -140,7 +140,7 @@ def registrations(count: int, batch: int) -> float:
 
 
 def take_over(count: int) -> dict[str, float]:
-    """Return how long a new owner of every shard needs for a report of so many filters, and what they cost."""
+    """Return a new shard owner's time for a report of this many filters, and their cost."""
     router = Router(collect=False)
     before = _resident_bytes()
     names = by_shard(router, [f"customer-{number % 20000}/device/{number}/command" for number in range(count)])
@@ -191,7 +191,7 @@ def suback(count: int, load: int) -> dict[str, object]:
     with local_cluster(*options) as cluster, tempfile.TemporaryDirectory() as folder:
         ports = [cluster.port(edge, "plain") for edge in range(3)]
         time.sleep(1.0)
-        for edge, port in enumerate(ports):  # every edge caches every topic: the barrier has something to do
+        for edge, port in enumerate(ports):  # every edge caches every topic, so the barrier has work
             publisher = BlockingClient(port, version=4)
             publisher.open(f"publisher-{edge}", keep_alive_s=0)
             for number in range(count):

@@ -1,14 +1,14 @@
-"""The performance table with rules on against off: processor time per message or connect, in turns.
+"""The performance table with rules on against off: CPU time per message or connect, alternately.
 
-    python -m bench.rules_on                       every row, five turns
+    python -m bench.rules_on                       every row, five rounds
     python -m bench.rules_on --only "QoS 1"        rows whose name contains it
     python -m bench.rules_on --names               on: edge.publisher_properties names filters of other topics
 
-On is a cluster as `stratamq up` starts it: each message, subscription and delivery is judged by a role. No edge starts
-without rules, so off is a cluster whose edges are given none by a module that their interpreters load first; it exists
-here alone. Two clusters stand beside each other for one turn, as in ``bench/two_trees.py``; then both are started
-anew, the other one first, for two processes of one program differ by more than rules cost. Bar: 2 % more, by the median
-of the turns' ratios or by the least figures of both: what disturbs a turn makes it longer and never shorter.
+On is a cluster as `stratamq up` starts it: a role authorizes each message, subscription and delivery. No edge starts
+without rules, so off is a cluster with a module, loaded first, that removes its edges' rules; it exists
+here alone. Two clusters run at the same time for one round, as in ``bench/two_trees.py``; then both are restarted,
+in the other order, for two processes of one program differ by more than the cost of rules. Limit: 2 % more, by the
+median of the rounds' ratios or by the minima of both: disturbances make a round only longer.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Cost of a scrape to each tier: processor time of the node's process, less what it takes idle meanwhile.
+"""Cost of a scrape to each tier: CPU time of the node's process, less its idle use meanwhile.
 
     python -m bench.scrape [--scrapes 100] [--runs 3] [--pause 0]     three minutes
 
-Starts a cluster of its own, asks for ``/metrics`` over one connection that stands, as Prometheus does, and over a new
-one each time; and for ``/livez``, which says what HTTP alone takes. Counts the thread of the node's loop. Bar: 2 ms.
-A loop that did nothing for 20 ms finds its code out of the caches; ``--pause 0`` asks again at once, and measures one
-that is in use.
+Starts its own cluster, requests ``/metrics`` over one open connection, as Prometheus does, and over a new
+one each time; and ``/livez``, the cost of HTTP alone. Counts the thread of the node's loop. Limit: 2 ms.
+After 20 ms of idle time the loop's code is out of the caches; ``--pause 0`` repeats at once, and measures a busy
+loop.
 """
 
 import argparse

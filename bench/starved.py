@@ -1,11 +1,11 @@
-"""Leases and durable messages while the edge fills the core: what the nice value of the others' group may be.
+"""Leases and durable messages while the edge fills the core: the possible nice values of the others' group.
 
-    python -m bench.starved                    group_nice 0, 5, 10 and 19 of router and storage, in turns
+    python -m bench.starved                    group_nice 0, 5, 10 and 19 of router and storage, alternately
     python -m bench.starved --values 0,5 --turns 3
 
 A cluster of one edge, one router and one storage node on CPU 0, and two generators on CPU 1: a flood of QoS 0, more
-than the core can take, and durable QoS 1 at 100 a second beside it. Prints what PUBACKs took, how many came, how many
-looks at ``/readyz`` found a node without its lease, and how many nodes lost it for so long that they began anew. The
+than the core's capacity, and durable QoS 1 at 100 a second beside it. Prints the time and number of PUBACKs, the
+number of ``/readyz`` polls of a node without its lease, and the number of nodes that lost it and restarted. The
 nice values are written from outside, as ``node.group_nice`` sets them.
 """
 
@@ -105,12 +105,12 @@ def _has_lease(address: str) -> bool:
     except urllib.error.HTTPError as error:
         checks = error.read().decode()
     except OSError:
-        return True  # it did not answer in time, and says nothing of its lease
+        return True  # a late answer gives no evidence about its lease
     return "lease: no" not in checks
 
 
 def _cpu_s(nodes: dict[str, int]) -> dict[str, float]:
-    """Return what each node has used that still is the process it was."""
+    """Return the CPU time of each node with an unchanged process."""
     found = {}
     for name, pid in nodes.items():
         with contextlib.suppress(FileNotFoundError):

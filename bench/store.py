@@ -1,9 +1,9 @@
-"""Figures of the store alone: group commit, queues with a long past, restart.
+"""Measure the store alone: group commit, queues with a long past, restart.
 
     python -m bench.store [--folder DIR] [--seconds 2] [--runs 5] [--consumed 1000000]
 
-Each figure is a median with the slowest and fastest run; the latency of a bare ``fdatasync`` on the same disk stands
-beside every rate that syncs, because on a busy machine it is the scheduler's tick rather than the disk.
+Each result is a median with the slowest and fastest run. The latency of a bare ``fdatasync`` on the same disk is
+printed beside every rate with syncs, because on a busy machine it is the scheduler's tick rather than the disk.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def churn(folder: Path, sessions: int, messages: int) -> None:
 
 
 def restart(folder: Path, rows: int) -> None:
-    """Scan everything in slices, and open after a clean close."""
+    """Scan all rows in slices, and open after a clean close."""
     with _store(folder) as store:
         for start in range(0, rows, 1000):
             store.write([(queue_key(2, number, 0), bytes(150)) for number in range(start, start + 1000)])
@@ -163,7 +163,7 @@ def restart(folder: Path, rows: int) -> None:
 
 
 def main() -> None:
-    """Print every figure."""
+    """Print every result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to be measured, not a tmpfs")
     parser.add_argument("--seconds", type=float, default=2.0)

@@ -1,8 +1,8 @@
-"""Print the figures of the SWIM simulation against N: load, dissemination, joining, detection, false positives.
+"""Print the results of the SWIM simulation against N: load, dissemination, joining, detection, false positives.
 
     python -m bench.swim [--seeds 40]
 
-Virtual time: the figures depend on the seeds alone, not on this machine. The scenarios are those of the tests
+Virtual time: the results depend on the seeds alone, not on this machine. The scenarios are those of the tests
 (``tests/membership/scenarios.py``).
 """
 

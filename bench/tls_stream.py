@@ -1,13 +1,13 @@
-"""Links over ``wire/links/tls_stream.py`` against ``trio.SSLStream``: processor time of idle nodes, time to SUBACK.
+"""Links over ``wire/links/tls_stream.py`` against ``trio.SSLStream``: CPU time of idle nodes, time to SUBACK.
 
-Two clusters of real processes (3 routers, a storage node, an edge) run side by side, one with each stream, so that both
-meet the same machine. First nobody asks anything, and the processor time of routers and storage nodes is read at both
-ends of the same windows. Then one client of each cluster subscribes in turns: SUBACK comes when the router that owns
-the filter's shard has answered the edge.
+Two clusters of real processes (3 routers, a storage node, an edge) run side by side, one with each stream, under the
+same load of the machine. First the clusters are idle, and the CPU time of routers and storage nodes is read at both
+ends of the same windows. Then one client of each cluster subscribes alternately: SUBACK arrives after the router that
+owns the filter's shard has answered the edge.
 
     python -m bench.tls_stream [--windows 12] [--window-s 5] [--subscribes 400]
 
-The last line says whether our stream saves at least 10 % of either, which is what it is kept for (docs/adr/0028).
+The last line reports whether our stream saves at least 10 % of either, the reason to keep it (docs/adr/0028).
 """
 
 import argparse
@@ -29,7 +29,7 @@ SETTLE_S = 6.0  # after the start: elections, placement and first reports are ov
 WORTH = 0.10  # of idle processor time or of the time to SUBACK
 IDLE = "idle, all of these"
 
-# Runs at the start of each Python of the second cluster: its links get trio's stream, and nothing else differs.
+# Runs at the start of each Python of the second cluster: its links use trio's stream, and have no other difference.
 STAND_IN = """
 import trio
 from wire import connection
@@ -78,7 +78,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _cluster(data: Path, path: str) -> Iterator[LocalCluster]:
-    """Start a cluster whose Pythons look into a folder first ("" for none); stop it at the end."""
+    """Start a cluster whose Pythons search a folder first ("" for none); stop it at the end."""
     before = os.environ.get("PYTHONPATH")
     if path:
         os.environ["PYTHONPATH"] = path
@@ -97,7 +97,7 @@ def _cluster(data: Path, path: str) -> Iterator[LocalCluster]:
 
 
 def _row(name: str, ours: float, trios: float) -> float:
-    """Print a row; return the part of trio's figure that is saved."""
+    """Print a row; return the saved fraction of trio's value."""
     saved = 1 - ours / trios if trios else 0.0
     print(f"{name:34} {ours:9.3f} {trios:9.3f} {100 * saved:6.1f}%", flush=True)
     return saved
@@ -133,7 +133,7 @@ def _processor_ns(pid: int) -> int:
 
 
 def _subscribes(both: tuple[LocalCluster, ...], count: int) -> tuple[list[float], list[float]]:
-    """Return the times from SUBSCRIBE to SUBACK in ms, one of each cluster at a time, of filters that nobody had."""
+    """Return the times from SUBSCRIBE to SUBACK in ms, alternating between the clusters, of unused filters."""
     found: tuple[list[float], list[float]] = ([], [])
     clients = [BlockingClient(cluster.port(0, "plain"), version=4) for cluster in both]
     for client in clients:

@@ -1,6 +1,6 @@
-"""An in-process Handler that is just enough of an edge core to measure and test the hot loop alone.
+"""An in-process Handler with just enough of an edge core to measure and test the hot loop alone.
 
-Everything is ephemeral and local; CONNECT is always accepted, filters are matched one by one. Nothing else uses it.
+All state is ephemeral and local; CONNECT is always accepted, filters are matched one by one. For benchmarks and tests.
 """
 
 import struct
@@ -181,7 +181,7 @@ class ToyHandler:
         raise AssertionError((conn, octets))
 
     def has_room(self, conn: Any) -> None:
-        """Nothing waits for room."""
+        """No producer waits for buffer space."""
 
     def memory_exceeded(self) -> None:
         pass
@@ -250,7 +250,7 @@ class ToyHandler:
 
     def authorize(self, conn: Any, topic: bytes, retain: bool) -> int:
         del conn, topic, retain
-        return 0x7F  # everything, and so has its class
+        return 0x7F  # all actions, as for its class
 
     def may_receive(self, conn: Any, topic: bytes, qos: int) -> bool:
         del conn, topic, qos

@@ -1,4 +1,4 @@
-"""A message of QoS 1 on its way through the nodes, driven by hand: what each of them spends on it.
+"""A message of QoS 1 on its way through the nodes, driven by hand: its cost at each node.
 
 Publishing edge -> partition -> edge of a durable subscriber, in one process without sockets, each part by itself. The
 edges are loops with the events of ``edge/queries/traces.py``; the partition commits 20 messages in one operation.
@@ -31,14 +31,14 @@ from wire.messages.orders import TraceOrder
 
 __all__ = ["parts"]
 
-MESSAGES = 20  # in one turn
+MESSAGES = 20  # in one iteration
 TRACED, OTHER = b"plant/1/t", b"plant/1/u"
 SESSION = 5 << 48 | 3
 SLOW_US = 1_100  # between two events: a trace that runs faster ends by itself
 
 
 def parts() -> Iterator[tuple[str, Callable[[bool], int]]]:
-    """Yield each node's part: a name, and what sends some messages and returns how many."""
+    """Yield each node's part: a name, and a function that sends some messages and returns their number."""
     yield "publishing edge", _publishing()
     yield "partition", _partition()
     yield "edge of the subscriber", _receiving()

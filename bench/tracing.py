@@ -1,11 +1,11 @@
-"""Traces: what the loop pays while nobody traces, and what a traced message of QoS 1 costs.
+"""Traces: the loop's cost without a trace, and the cost of a traced QoS 1 message.
 
-    python -m bench.tracing --other ../before     the loop of this checkout against another one's, in turns
+    python -m bench.tracing --other ../before     the loop of this checkout against another one's, alternately
     python -m bench.tracing                       a traced message in all nodes together; no checkout is needed
 
 The loop runs without sockets, in the harness of ``tests/edge/loop``, compiled, one process for each tree; the other
-checkout has a ``.venv`` of its own with its modules compiled. Each turn runs some of a scene on one tree and then on
-the other, every second turn the other way round. The least time of all runs is compared: 600 for each scene.
+checkout has its own ``.venv`` with its modules compiled. Each round runs some of a scene on one tree and then on
+the other, every second round in the other order. The minimum time of all runs is compared: 600 for each scene.
 The exit code is 1 if a scene of this tree is slower by more than ``--tolerance``, or a message costs more than
 ``--bar`` microseconds.
 """
@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 HERE = Path(__file__).resolve().parents[1]
 SCENES = ("pairs", "batch", "QoS 1", "fan-out")
-PAIRS, TURNS, RUNS = 6, 10, 10  # of processes, of each scene, of a turn: 600 runs
+PAIRS, TURNS, RUNS = 6, 10, 10  # of processes, of each scene, of a round: 600 runs
 CHILD = """
 import sys, time
 sys.path.insert(0, ".")
@@ -121,7 +121,7 @@ for line in sys.stdin:
 
 
 class Tree:
-    """The loop of one checkout, in a process of its own."""
+    """The loop of one checkout, in its own process."""
 
     def __init__(self, root: Path) -> None:
         command = [str(root / ".venv" / "bin" / "python"), "-c", CHILD]
@@ -174,7 +174,7 @@ def _within(scene: str, mine: list[tuple[float, float]], its: list[tuple[float, 
 
 
 def cost(bar_us: float) -> bool:
-    """Print what a traced message costs more than another one, at each node; return whether that is allowed."""
+    """Print the extra cost of a traced message, at each node; return whether it is within the limit."""
     total = 0.0
     for name, run in parts():
         plain_us, traced_us = _of_both(run)
@@ -185,7 +185,7 @@ def cost(bar_us: float) -> bool:
 
 
 def _of_both(run: Callable[[bool], Any]) -> tuple[float, float]:
-    """Return the least us of a message without and with a mark, in turns."""
+    """Return the minimum us of a message without and with a mark, alternately."""
     least = [float("inf"), float("inf")]
     for _ in range(200):
         for traced in (False, True):

@@ -1,14 +1,14 @@
-"""Two trees in turns: processor time per message (or connect) of this checkout against another one's.
+"""Two trees alternately: CPU time per message (or connect) of this checkout against another one's.
 
-    python -m bench.two_trees ../other                         every row, nine turns
+    python -m bench.two_trees ../other                         every row, nine rounds
     python -m bench.two_trees ../other --runs 25 --only QoS    rows whose name contains it
 
-The other checkout has a ``.venv`` of its own with its modules compiled (``make setup`` there). A cluster of each tree
-stands at the same time, the idle one waits. Each turn runs a row on one, then on the other, both by this tree's
-generator; every second turn begins with the other tree. After every few turns both clusters are started anew, since
-two processes of one program differ too. A row is judged by the median of the turns' ratios: the speed of a shared
-machine drifts between turns, and less within one. The smallest values of both say what the trees cost when nothing
-disturbs; where the two judgements differ, the machine was not quiet. The exit code is 1 if a row is slower than
+The other checkout has its own ``.venv`` with its modules compiled (``make setup`` there). A cluster of each tree
+runs at the same time, the idle one waits. Each round runs a row on one, then on the other, both by this tree's
+generator; every second round begins with the other tree. After every few rounds both clusters are restarted, since
+two processes of one program differ too. A row is evaluated by the median of the rounds' ratios: the speed of a shared
+machine drifts between rounds, and less within one. The minima of both are the trees' costs without disturbance;
+where the two results differ, the machine was not quiet. The exit code is 1 if a row is slower than
 ``--tolerance`` by both, or was not measured.
 """
 
@@ -63,9 +63,9 @@ def take_turns(
     clusters: tuple[Callable[[int], Cluster], Callable[[int], Cluster]],
     turns_of_a_pair: int = TURNS_OF_A_PAIR,
 ) -> tuple[list[float], list[float]]:
-    """Return the figures of so many turns of a row on either of two clusters, made for a number of edges.
+    """Return the results of this many rounds of a row on either of two clusters, made for a number of edges.
 
-    With every new pair the other one is started first.
+    With every new pair the start order is reversed.
     """
     figures: tuple[list[float], list[float]] = ([], [])
     pairs = 0
@@ -89,7 +89,7 @@ def take_turns(
 
 
 def _within(row: Row, mqload: Path, folder: Path, other: Path, arguments: argparse.Namespace) -> bool:
-    """Run the turns of a row, print its line, and return whether this tree is no slower than allowed."""
+    """Run the rounds of a row, print its line, and return whether this tree is no slower than allowed."""
     ours, others = (lambda edges: Cluster(folder, edges)), (lambda edges: Cluster(folder, edges, other))
     here, there = take_turns(row, mqload, arguments.runs, (ours, others))
     if not (min(here) and min(there)):

@@ -1,13 +1,13 @@
-"""What operating costs while nobody looks: processor and memory of idle nodes, by pairs of clusters.
+"""The cost of the operating features while unused: CPU time and memory of idle nodes, by pairs of clusters.
 
-    python -m bench.unused                     this checkout with its canary against itself without: processor
-    python -m bench.unused --other ../before   this checkout against another one: processor, memory a node, and the loop
+    python -m bench.unused                     this checkout with its canary against itself without: CPU time
+    python -m bench.unused --other ../before   this checkout against another one: CPU time, memory a node, and the loop
 
-Both clusters of a pair have three nodes of each tier, all on CPU 0, and are measured in the same seconds: what disturbs
-one disturbs the other. Each pair is started anew, every second one the other way round. Memory is what a process has
-for itself and did not read from a file. The loop is ``python -m bench.tracing --other``. Bars: processor 1.03 times,
-the canary included, 1 MiB a node, the loop 1.02 times. What other work put into this checkout since is in it too.
-The exit code is how many bars are missed.
+Both clusters of a pair have three nodes of each tier, all on CPU 0, and are measured in the same seconds: disturbances
+affect both. Each pair is restarted, every second one in the other order. Memory is a process's private memory
+that is not mapped from a file. The loop is ``python -m bench.tracing --other``. Limits: CPU time 1.03 times,
+the canary included, 1 MiB a node, the loop 1.02 times. Later work in this checkout counts too.
+The exit code is the number of missed limits.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def tier_of(node: str) -> str:
 
 
 class Pair:
-    """What was measured: ratios of processor, and memory by tier of both."""
+    """Results: ratios of CPU time, and memory by tier of both."""
 
     def __init__(self) -> None:
         self.ratios: list[float] = []

@@ -1,16 +1,16 @@
-"""How long the edge waits for the core because another node of its cluster has it, by the kernel's own trace.
+"""How long the edge waits for the core while another node of its cluster runs there, by the kernel's own trace.
 
     python -m bench.waits                       10 000 msg/s over 100 pairs, all nodes on CPU 0
-    python -m bench.waits --values 0,5,10       with these nice values of the groups of router and storage, in turns
-    python -m bench.waits --floor               behind each run the least that sharing a core costs
+    python -m bench.waits --values 0,5,10       with these nice values of the groups of router and storage, alternately
+    python -m bench.waits --floor               after each run the minimum cost of sharing a core
 
-Wants ``perf`` and the right to trace (root). Of each time that the edge was ready and did not run, the parts in which a
-process of the same cluster ran on its CPU are added up: what other programs take is not ours, so the figure holds on a
-machine that does other things as well. ``perf`` runs on CPU 1.
+Needs ``perf`` and the right to trace (root). While the edge was ready and did not run, the times when a
+process of the same cluster ran on its CPU are added up: other programs are excluded, so the result holds on a
+busy machine as well. ``perf`` runs on CPU 1.
 
-With ``--floor`` router and storage go to CPU 1 for another run of the same load, and programs of a few lines
-(``as_often.c``) take CPU 0 as often as they did and as long in all, evenly, under the same nice value: what the edge
-waits for those is the kernel's, whatever our nodes do with their time.
+With ``--floor`` router and storage go to CPU 1 for another run of the same load, and minimal programs
+(``as_often.c``) run on CPU 0 as often as they did and as long in all, evenly, under the same nice value: the edge's
+waits for those are the kernel's, independent of our nodes.
 """
 
 import argparse
@@ -41,7 +41,7 @@ WAKE = re.compile(r"pid=(\d+) ")
 
 @dataclass
 class Waits:
-    """What the edge waited in one run, in milliseconds a second; the longest single stretch in microseconds.
+    """The edge's waits in one run, in milliseconds a second; the longest single stretch in microseconds.
 
     Attributes:
         taken: Process of the cluster -> how often it got the CPU in a second, and for how many microseconds each time.
@@ -72,7 +72,7 @@ def main() -> int:
         cluster = Cluster(folder, 1)
         try:
             run_on(cluster, generator, WARM_UP)
-            time.sleep(11)  # nodes load what they load after their start
+            time.sleep(11)  # until the nodes' start-up work has ended
             for _ in range(arguments.turns):
                 for value in values:
                     name = "as set" if value is None else f"group_nice {value:2}"
@@ -149,7 +149,7 @@ def _run(generator: Path, cluster: Cluster, folder: Path, nice: int | None, stan
 
 
 def waits(lines: list[str], edge: int, threads: dict[int, int]) -> Waits:
-    """Add up, over a trace of one CPU, what ran while the edge's main thread was ready.
+    """Add up, over a trace of one CPU, the runs of other processes while the edge's main thread was ready.
 
     Args:
         lines: Of ``perf script``.
