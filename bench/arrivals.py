@@ -15,8 +15,8 @@ def arrivals(bootstraps: str, count: int) -> dict[int, float]:
     """Consume from the beginning of four partitions."""
     from confluent_kafka import Consumer, TopicPartition
 
-    told = {"bootstrap.servers": bootstraps, "group.id": "reader", "log_level": 0, "fetch.wait.max.ms": 5}
-    consumer = Consumer(told)
+    options = {"bootstrap.servers": bootstraps, "group.id": "reader", "log_level": 0, "fetch.wait.max.ms": 5}
+    consumer = Consumer(options)
     consumer.assign([TopicPartition("upload", number, 0) for number in range(4)])
     print("reads", flush=True)
     found: dict[int, float] = {}

@@ -163,8 +163,8 @@ def _run(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SAMPLE_S if watch is not None else None)
         assert process.stdout is not None and process.stderr is not None
-        out, said = process.stdout.read(), process.stderr.read()
-    report: dict[str, Any] = json.loads(out) if out.startswith("{") else {"error": said[-300:]}
+        out, errors = process.stdout.read(), process.stderr.read()
+    report: dict[str, Any] = json.loads(out) if out.startswith("{") else {"error": errors[-300:]}
     report["exit"] = process.returncode
     return report
 

@@ -125,8 +125,8 @@ def main() -> int:
                         for row, figures in measure(options, who, running).items():
                             name = f"{row}, {copies} {'copy' if copies == 1 else 'copies'}"
                             runs.setdefault((name, who), []).append(figures)
-                            said = ", ".join(f"{key} {value:.1f}" for key, value in figures.items())
-                            print(f"    {name}, {who}: {said}", flush=True)
+                            summary = ", ".join(f"{key} {value:.1f}" for key, value in figures.items())
+                            print(f"    {name}, {who}: {summary}", flush=True)
     page = table(runs, f"Medians of {options.runs}; {load}; after: {sync_latency()}.")
     print(f"\n{page}", flush=True)
     if options.output:

@@ -180,13 +180,13 @@ def main() -> int:
             os.kill(cluster.pid(node), number)
             load.run(AFTER_S)
             after, whole_s = until_whole(cluster, load, options.replicas)
-            said = []
+            parts = []
             for role, gaps in by_role(found, load.gaps(), node):
                 if gaps:
                     every[role] += gaps
-                    said.append(f"{role} {max(gaps):.2f} ({statistics.median(gaps):.2f}, {len(gaps)})")
+                    parts.append(f"{role} {max(gaps):.2f} ({statistics.median(gaps):.2f}, {len(gaps)})")
             print(
-                f"{number.name} {kill + 1}, {node}: {'; '.join(said)}; whole after {AFTER_S + whole_s:.1f} s",
+                f"{number.name} {kill + 1}, {node}: {'; '.join(parts)}; whole after {AFTER_S + whole_s:.1f} s",
                 flush=True,
             )
             found = after

@@ -46,7 +46,7 @@ def one_size(options: argparse.Namespace, partitions: int) -> int:
         memory = {tier: resident_mib(cluster, tier) for tier in ("edge", "router", "storage")}
         port = cluster.port(0, "plain")
         mqload(options, port, *PAIRS, "-w", "20", "-n", "20")  # routes and caches
-        said = [
+        parts = [
             f"{partitions} partitions, {options.copies} copies: ready after {ready_s:.1f} s",
             "idle us/s " + ", ".join(f"{name[:-3]} {value:.0f}" for name, value in idle.items()),
             "MiB " + ", ".join(f"{tier} {value:.0f}" for tier, value in memory.items()),
@@ -59,11 +59,11 @@ def one_size(options: argparse.Namespace, partitions: int) -> int:
             failed += broken
             if report:
                 ack = report["ack_latency_us"]
-                said.append(
+                parts.append(
                     f"{what}: {costs.cpu_us(report['received']):.0f} us a message, PUBACK P50 {ack['p50'] / 1e3:.1f}"
                     f" P99 {ack['p99'] / 1e3:.1f} ms"
                 )
-    print("; ".join(said), flush=True)
+    print("; ".join(parts), flush=True)
     return failed
 
 

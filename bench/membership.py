@@ -173,9 +173,9 @@ def measure_load(folder: str, seconds: float) -> None:
         for burner in burners:
             burner.join()
         counters = [member.ask("counters")["counters"] for member in cluster.members.values()]
-        told = {name: sum(each.get(name, 0) for each in counters) for name in ("suspicions", "refutations", "pauses")}
+        sums = {name: sum(each.get(name, 0) for each in counters) for name in ("suspicions", "refutations", "pauses")}
         print(
-            f"{2 * cores} busy loops on {cores} cores for {seconds:.0f} s: {len(cluster.deaths())} false deaths; {told}"
+            f"{2 * cores} busy loops on {cores} cores for {seconds:.0f} s: {len(cluster.deaths())} false deaths; {sums}"
         )
 
 

@@ -160,17 +160,17 @@ def measured(cluster: Cluster, mqload: Path, row: Row, *, walks: bool) -> tuple[
     began, before = time.monotonic(), processors(cluster)
     report = run_on(cluster, mqload, row, ahead=True)
     used = {node: seconds - before[node] for node, seconds in processors(cluster).items()}
-    said = "; " + ", ".join(f"{node} {1e6 * each / report['received']:.2f}" for node, each in used.items()) + " us"
+    summary = "; " + ", ".join(f"{node} {1e6 * each / report['received']:.2f}" for node, each in used.items()) + " us"
     if walker is not None:
         rounds, rows, silent = walker.stop()
-        said += f", {rounds / (time.monotonic() - began):.1f} rounds/s of {rows // max(1, rounds)} rows"
-        said += f", {silent} did not answer" if silent else ""
+        summary += f", {rounds / (time.monotonic() - began):.1f} rounds/s of {rows // max(1, rounds)} rows"
+        summary += f", {silent} did not answer" if silent else ""
     assert not report["exit"], report
     p99, cpu = float(report["latency_us"]["p99"]), float(report["broker_cpu_us_per_msg"])
     late = float(report["generator_lateness_us"]["p99"])
     print(
         f"{'with   ' if walks else 'without'}: P99 {p99:.0f} us, {cpu:.2f} us a message,"
-        f" generator late P99 {late:.0f} us{said}",
+        f" generator late P99 {late:.0f} us{summary}",
         flush=True,
     )
     return p99, cpu, late

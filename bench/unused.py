@@ -72,8 +72,8 @@ class Pair:
             self.ratios.append(here / there)
             for shares, one in zip(self.shares, (here, there), strict=True):
                 shares.append(one / (time.monotonic() - began))
-            said = f"{here / seconds:.4f} of a core against {there / seconds:.4f}"
-            print(f"  {here / there:.3f} times ({said})", flush=True)
+            summary = f"{here / seconds:.4f} of a core against {there / seconds:.4f}"
+            print(f"  {here / there:.3f} times ({summary})", flush=True)
         for kib, cluster in zip(self.kib, (mine, its), strict=True):
             for node, pid in cluster.pids.items():
                 kib.setdefault(tier_of(node), []).append(anonymous_kib(pid))
@@ -82,8 +82,8 @@ class Pair:
         """Print the judgement of the processor; return whether the bar is missed."""
         ratio = statistics.median(self.ratios)
         here, there = map(statistics.median, self.shares)
-        said = f"{here:.4f} of a core against {there:.4f} {against}"
-        print(f"idle processor: {ratio:.3f} times (bar {PROCESSOR_MAX}), {said}")
+        summary = f"{here:.4f} of a core against {there:.4f} {against}"
+        print(f"idle processor: {ratio:.3f} times (bar {PROCESSOR_MAX}), {summary}")
         return ratio > PROCESSOR_MAX
 
     def memory(self) -> int:
@@ -92,8 +92,8 @@ class Pair:
         for tier in sorted(self.kib[0]):
             here, there = (statistics.median(kib[tier]) / 1024 for kib in self.kib)
             missed += here - there > MEMORY_MIB_MAX
-            said = f"{here:.1f} against {there:.1f}"
-            print(f"memory of a node, {tier}: {here - there:+.2f} MiB (bar {MEMORY_MIB_MAX:g}), {said}")
+            summary = f"{here:.1f} against {there:.1f}"
+            print(f"memory of a node, {tier}: {here - there:+.2f} MiB (bar {MEMORY_MIB_MAX:g}), {summary}")
         return missed
 
 

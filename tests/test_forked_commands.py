@@ -30,4 +30,4 @@ def test_each_command_has_its_own_environment_and_input(tmp_path: Path) -> None:
     assert "no router is known" in run_command(*words, "0", given="word").stderr
     with ThreadPoolExecutor(4) as at_once:
         ends = [*at_once.map(lambda number: run_command(f"no-{number}").stderr, range(8))]
-    assert [f"'no-{number}'" in said for number, said in enumerate(ends)] == [True] * 8
+    assert [f"'no-{number}'" in output for number, output in enumerate(ends)] == [True] * 8

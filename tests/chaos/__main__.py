@@ -203,8 +203,8 @@ async def _run_number(cluster: RealCluster, row: str, number: int, options: argp
     schedule = draw(row, seed, cluster.nodes(), options.seconds)
     print(f"{number + 1}. {choice} on {cluster.shape}: {schedule}", flush=True)
     result = await run_one(cluster, schedule, choice, options.seconds, options.keep)
-    said = "clean" if result.clean else f"NOT CLEAN {result.found} {' '.join(result.ended)}, kept in {options.keep}"
-    print(f"  {said}; {result.accepted} accepted; {' '.join(result.slow)}", flush=True)
+    summary = "clean" if result.clean else f"NOT CLEAN {result.found} {' '.join(result.ended)}, kept in {options.keep}"
+    print(f"  {summary}; {result.accepted} accepted; {' '.join(result.slow)}", flush=True)
     if options.results is not None:
         options.results.parent.mkdir(parents=True, exist_ok=True)
         with options.results.open("ab") as file:

@@ -177,10 +177,10 @@ def fault_table(results: Iterable[Result]) -> str:
         for run in runs:
             found.update(run.found)
             found.update({"process ended": len(run.ended), "not recovered in time": len(run.slow)})
-        said = ", ".join(f"{name} {count}" for name, count in sorted(found.items()) if count) or "none"
+        summary = ", ".join(f"{name} {count}" for name, count in sorted(found.items()) if count) or "none"
         faults, accepted = sum(len(run.faults) for run in runs), sum(run.accepted for run in runs)
         clean = sum(run.clean for run in runs)
-        lines.append(f"| {row} | {shape} | {len(runs)} | {faults} | {accepted} | {clean} of {len(runs)} | {said} |")
+        lines.append(f"| {row} | {shape} | {len(runs)} | {faults} | {accepted} | {clean} of {len(runs)} | {summary} |")
     return "\n".join(lines)
 
 

@@ -61,13 +61,13 @@ def lose_power(folder: Path, journal: Path, rng: random.Random) -> list[str]:
     for write in read_journal(journal.read_bytes()):
         writes[write.inode].append(write)
     everything = rng.random() < 0.5
-    told = []
+    undone = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and (unsynced := writes.get(path.stat().st_ino)):
             taken = _take_back(path, unsynced, rng, everything)
-            told.append(f"{path.relative_to(folder)}: {taken} of {len(unsynced)} writes")
+            undone.append(f"{path.relative_to(folder)}: {taken} of {len(unsynced)} writes")
     journal.write_bytes(b"")
-    return told
+    return undone
 
 
 def _take_back(path: Path, writes: list[Write], rng: random.Random, everything: bool) -> int:

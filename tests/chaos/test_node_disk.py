@@ -39,8 +39,8 @@ def test_faults_change_while_the_process_runs(tmp_path: Path) -> None:
         assert child.stdin is not None and child.stdout is not None
         child.stdin.write("\n")
         child.stdin.flush()
-        said, took, wall = child.stdout.readline().split()
-        return said, float(took), float(wall)
+        outcome, took, wall = child.stdout.readline().split()
+        return outcome, float(took), float(wall)
 
     try:
         assert sync()[0] == "ok"
@@ -65,8 +65,8 @@ def test_bits_are_flipped_at_reported_place_and_names_are_kept(tmp_path: Path) -
     for name in ("incarnation", "lock", "router.toml", "raft/log"):
         (folder / name).write_bytes(bytes(100))
     disk = NodeDisk(folder, tmp_path / "control", None, small=False)
-    (told,) = disk.flip_bits(1, random.Random(1))
-    name, _, place = told.partition("@")
+    (report,) = disk.flip_bits(1, random.Random(1))
+    name, _, place = report.partition("@")
     at, bit = (int(number) for number in place.split("."))
     assert name == "raft/log"
     assert (folder / name).read_bytes() == bytes(at) + bytes((1 << bit,)) + bytes(99 - at)
@@ -109,13 +109,13 @@ def test_power_loss_undoes_unsynced_writes_only(tmp_path: Path) -> None:
         subprocess.run(
             [sys.executable, "-c", WRITER, str(folder)], stdin=subprocess.DEVNULL, env=disk.environment(), check=True
         )
-        told = disk.lose_power(random.Random(seed))
+        report = disk.lose_power(random.Random(seed))
         data = (folder / "a").read_bytes()
         assert data[:4000] == b"1" * 4000
         assert 5000 <= len(data) <= 9000
         assert (folder / "b").read_bytes() == b"whole"
         assert (folder / "c").read_bytes() in (b"", b"never synced")
-        assert any(line.startswith("a: ") for line in told)
+        assert any(line.startswith("a: ") for line in report)
         sizes.add(len(data))
         assert disk.lose_power(random.Random(seed)) == []
     assert 5000 in sizes

@@ -58,18 +58,18 @@ class PahoAuth(paho.Client):
         self.loop_stop()
 
     def _said(self, packet: int, data: bytes) -> Any:
-        said = PROPERTIES(packet)
-        said.AuthenticationMethod, said.AuthenticationData = self.method, data
-        return said
+        reply = PROPERTIES(packet)
+        reply.AuthenticationMethod, reply.AuthenticationData = self.method, data
+        return reply
 
     def _packet_handle(self) -> MQTTErrorCode:
         if self._in_packet["command"] & 0xF0 != PacketTypes.AUTH << 4:
             return super()._packet_handle()
         packet = bytes(self._in_packet["packet"])
-        told, _ = PROPERTIES(PacketTypes.AUTH).unpack(packet[1:])
-        assert told.AuthenticationMethod == self.method
+        parsed, _ = PROPERTIES(PacketTypes.AUTH).unpack(packet[1:])
+        assert parsed.AuthenticationMethod == self.method
         if packet[0] == CONTINUE:
-            self.send_auth(CONTINUE, self.prove(told.AuthenticationData))
+            self.send_auth(CONTINUE, self.prove(parsed.AuthenticationData))
         else:
             assert packet[0] == SUCCESS
             self.renewed.set()

@@ -374,14 +374,14 @@ async def websockets(ports: Ports, number: int, address: str) -> None:
     await attacker.send(head + offer + b"\r\n" + tail)
     answer = await attacker.read_bytes()
     note("compression" if b"sec-websocket-extensions" in answer.lower() else "no compression")
-    data, said = frame(connect(b"ws-%d" % number)) * (number % len(WEBSOCKETS) in (0, 2, 5)) + WEBSOCKETS[kind], b""
+    data, received = frame(connect(b"ws-%d" % number)) * (number % len(WEBSOCKETS) in (0, 2, 5)) + WEBSOCKETS[kind], b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(attacker.send, data)
         while more := await attacker.read_bytes():
-            said += more
+            received += more
         nursery.cancel_scope.cancel()
-    at = said.rfind(b"\x88")
-    note(kind, str(int.from_bytes(said[at + 2 : at + 4], "big")) if at >= 0 else "without a word")
+    at = received.rfind(b"\x88")
+    note(kind, str(int.from_bytes(received[at + 2 : at + 4], "big")) if at >= 0 else "without a word")
 
 
 async def tls_compression(ports: Ports, number: int, address: str) -> None:  # noqa: ARG001

@@ -167,5 +167,5 @@ def under_attack(port: int, seconds: int = FLOOD_S) -> Flooded:
     flood = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with honest_logins(port, HONEST_RATE) as outcome:
         attacked = p99_ms(seconds - 2, "beside")
-    said = json.loads(flood.communicate(timeout=300)[0])
-    return Flooded(calm, attacked, said["tried"], said["codes"], outcome["tried"], outcome["in"])
+    report = json.loads(flood.communicate(timeout=300)[0])
+    return Flooded(calm, attacked, report["tried"], report["codes"], outcome["tried"], outcome["in"])

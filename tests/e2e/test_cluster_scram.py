@@ -46,9 +46,9 @@ def test_scram_user_authenticates_at_each_edge(place: Place) -> None:
     """The right password, wrong ones, and one without a verifier."""
     place.done("user", "add", "ann", "--scram", password="good")
     place.done("user", "add", "mute", password="good")
-    told = {name: place.cluster.admin("user", "show", name) for name in ("ann", "mute")}
-    assert [(each["password"], each["scram"]) for each in told.values()] == [(True, True), (True, False)]
-    assert "SCRAM-SHA" not in str(told)
+    users = {name: place.cluster.admin("user", "show", name) for name in ("ann", "mute")}
+    assert [(each["password"], each["scram"]) for each in users.values()] == [(True, True), (True, False)]
+    assert "SCRAM-SHA" not in str(users)
     for port in place.ports():
         good = shown(port, "ann", "good")
         assert good.code == 0 and good.final.startswith(b"v=")

@@ -329,10 +329,10 @@ def test_revocation_waits_until_stopped_edge_is_fenced(place: Place) -> None:
     awake, stopped = place.ports()
     paul, ended = there(stopped, "paul", "good")
     wanda, _ = there(awake, "wanda", "good")
-    heard: dict[str, list[bytes]] = {"paul": [], "wanda": []}
+    delivered: dict[str, list[bytes]] = {"paul": [], "wanda": []}
     subscribed = threading.Event()
     for client, name, topic in ((paul, "paul", "down/#"), (wanda, "wanda", "up/#")):
-        client.on_message = lambda _client, _data, message, to=heard[name]: to.append(message.payload)
+        client.on_message = lambda _client, _data, message, to=delivered[name]: to.append(message.payload)
         client.on_subscribe = lambda *_: subscribed.set()
         subscribed.clear()
         client.subscribe(topic, 1)
@@ -358,7 +358,7 @@ def test_revocation_waits_until_stopped_edge_is_fenced(place: Place) -> None:
     wanda.publish("down/x", b"of after", 1).wait_for_publish(TIMEOUT_S)
     wanda.subscribe("up/#", 1)  # answered behind all that was on the way to her
     assert subscribed.wait(TIMEOUT_S)
-    assert heard == {"paul": [], "wanda": []}
+    assert delivered == {"paul": [], "wanda": []}
     assert code(awake, user="paul", password="good") == 135
     for client in (paul, wanda):
         client.disconnect()

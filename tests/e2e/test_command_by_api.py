@@ -152,8 +152,8 @@ def test_trace_followed_until_its_end(place: OperatedCluster, by_api: ByApi) -> 
         tail = beside.submit(by_api.run, "trace", "tail", "followed")
         assert place.ask("msg", "send", "followed/1", "x").code == 0
         assert place.ask("trace", "stop", "followed").code == 0
-        code, shown, said = tail.result()
-    assert (code, said) == (0, "") and "received" in shown and "'followed/1'" in shown
+        code, shown, errors = tail.result()
+    assert (code, errors) == (0, "") and "received" in shown and "'followed/1'" in shown
 
 
 def test_long_operations_share_one_table(place: OperatedCluster, by_api: ByApi) -> None:
@@ -204,8 +204,8 @@ def test_unresponsive_node_is_named(place: OperatedCluster, by_api: ByApi) -> No
     process = int(place.cluster.state["nodes"]["edge-1"]["pid"])
     os.kill(process, signal.SIGSTOP)
     try:
-        code, _, said = by_api.run("client", "list")
-        assert code == 3 and "not complete: edge-1: " in said and said.count("\n") == 1
+        code, _, errors = by_api.run("client", "list")
+        assert code == 3 and "not complete: edge-1: " in errors and errors.count("\n") == 1
         assert by_api.run("client", "list", "--require-complete")[0] == 1
         for path in ("", "/subscriptions", "/inflight"):
             address = f"{by_api.url}api/v1/clients/of-a-silent-edge{path}"
@@ -231,10 +231,10 @@ def test_refusals_are_one_line(place: OperatedCluster, by_api: ByApi, change: st
     by_api.file("other").chmod(0o600)
     try:
         for words in (("client", "list"), ("ban", "list")):
-            code, shown, said = by_api.run(*words, role="other", **options)
-            assert not shown and said.count("\n") == 1, said
+            code, shown, errors = by_api.run(*words, role="other", **options)
+            assert not shown and errors.count("\n") == 1, errors
             assert code == (4 if change in ("nobody", "stranger") else 1)
-            assert ("needs a token" if code == 1 else "cannot connect to") in said
+            assert ("needs a token" if code == 1 else "cannot connect to") in errors
     finally:
         by_api.url = url
 
@@ -248,8 +248,8 @@ def test_show_api_of_each_query_is_described(place: OperatedCluster, by_api: ByA
     with httpx.Client(base_url=by_api.url, headers=headers, timeout=PATIENCE_S) as service:
         described = service.get("/api/v1/openapi.json").json()["paths"]
         for line in QUESTIONS.split("\n"):
-            code, shown, said = by_api.run(*line.split(), "--show-api")
-            assert code == 0 and not said, line
+            code, shown, errors = by_api.run(*line.split(), "--show-api")
+            assert code == 0 and not errors, line
             method, _, target = shown.strip().partition(" ")
             answer = service.get(target)
             assert method == "GET" and answer.is_success, (line, answer.text)
@@ -301,5 +301,5 @@ def test_show_api_for_each_query_and_change(by_api: ByApi) -> None:
     ):
         assert by_api.run(*words, "--show-api") == (0, f"{call}\n", "")
     for line in ("doctor", "retained purge a/#"):
-        code, shown, said = by_api.run(*line.split(), "--show-api")
-        assert (code, shown, said.count("\n")) == (2, "", 1)
+        code, shown, errors = by_api.run(*line.split(), "--show-api")
+        assert (code, shown, errors.count("\n")) == (2, "", 1)

@@ -148,18 +148,18 @@ def test_copied_commands_return_rows_of_page() -> None:
                 done = cluster.command(*shlex.split(line)[1:], "-o", "json", "--data", str(cluster.data))
                 assert done.returncode == 0 or name in {"message", "alarms"}, f"{line}: {done.stderr}"
                 asked = ["sh", "-c", window.copied("curl") + " -sS --fail"]
-                told = subprocess.run(asked, capture_output=True, check=True, env={**os.environ, "TOKEN": token})
-                compared += compare(window, name, json.loads(done.stdout), json.loads(told.stdout))
+                output = subprocess.run(asked, capture_output=True, check=True, env={**os.environ, "TOKEN": token})
+                compared += compare(window, name, json.loads(done.stdout), json.loads(output.stdout))
             assert compared >= 5
             assert not window.complaints, set(window.complaints)
 
 
-def compare(window: Browser, name: str, shown: Any, told: Any) -> int:
+def compare(window: Browser, name: str, shown: Any, output: Any) -> int:
     """Compare the names of a page that lists stable rows; return their number."""
     key = NAMES.get(name)
     if key is None:
         return 0
-    by_line, by_curl = ({str(row[key]) for row in answer["rows"]} for answer in (shown, told))
+    by_line, by_curl = ({str(row[key]) for row in answer["rows"]} for answer in (shown, output))
     assert by_line == by_curl and by_curl, f"{name}: {by_line} and {by_curl}"
     cells = window.page.locator("main table td").all_inner_texts()
     assert by_curl <= {cell.strip() for cell in cells}, f"{name}: {by_curl - {*cells}}"

@@ -307,15 +307,17 @@ def test_tls_renegotiation_refused(place: Place) -> None:
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{place.ports['tls']}", "-tls1_2", "-legacy_renegotiation"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
         assert client.stdin is not None and client.stdout is not None
-        said = b""
-        while b"---\n" not in said[-200:] or b"Verify return code" not in said:
+        output = b""
+        while b"---\n" not in output[-200:] or b"Verify return code" not in output:
             more = client.stdout.read1(65_536)  # type: ignore[attr-defined]
-            assert more, said[-500:]
-            said += more
+            assert more, output[-500:]
+            output += more
         client.stdin.write(b"R\n")
         client.stdin.flush()
-        said = client.communicate(timeout=LATE_S)[0]
-    assert b"RENEGOTIATING" in said and re.search(rb"no renegotiation|no_renegotiation|unexpected", said), said[-500:]
+        output = client.communicate(timeout=LATE_S)[0]
+    assert b"RENEGOTIATING" in output and re.search(rb"no renegotiation|no_renegotiation|unexpected", output), output[
+        -500:
+    ]
 
 
 @sizes((12, 0.6), (1000, 30.0))

@@ -116,8 +116,8 @@ def test_drain_forecasts_and_redirects_clients(cluster: LocalCluster) -> None:
     dying = connected(cluster, 5, "dying", flags=0x06, rest=will)
     durable = connected(cluster, 5, "durable", flags=0, properties=b"\x11\x00\x00\x01\x00")
     forecast = cluster.admin("node", "drain", "edge-1", "--dry-run", "--rate", "1000/s")
-    told = {name: forecast[name] for name in ("clients", "wills", "sessions", "rate")}
-    assert told == {"clients": 4, "wills": 1, "sessions": 1, "rate": 1000}
+    counts = {name: forecast[name] for name in ("clients", "wills", "sessions", "rate")}
+    assert counts == {"clients": 4, "wills": 1, "sessions": 1, "rate": 1000}
     assert readiness(cluster)[0] == 200
     done = cluster.admin("node", "drain", "edge-1", "--rate", "1000/s", "--redirect")
     assert done["left"] == 0 and state(cluster) == "drained"

@@ -53,7 +53,7 @@ def test_clients_behind_haproxy_see_one_close_each(tmp_path: Path) -> None:
         durable, others = settings("queue", 1.0, 1), settings("routes", 1.0, 2)
         with running(["haproxy", "-db", "-f", str(config)], port, "haproxy"):
             trio.run(record_both, [(durable, sinks[0], drainer.work), (others, sinks[1], drainer.wait)])
-    assert sum(told["clients"] for told in drainer.told) >= clients, drainer.told
+    assert sum(result["clients"] for result in drainer.results) >= clients, drainer.results
     for sink in sinks:
         history = parse_history(sink.getvalue())
         verdict = judge(history)

@@ -28,14 +28,14 @@ class Drainer:
     def __init__(self, cluster: LocalCluster, edges: range, rate: int) -> None:
         self._cluster, self._edges, self._rate = cluster, edges, rate
         self.done = trio.Event()
-        self.told: list[dict[str, int]] = []
+        self.results: list[dict[str, int]] = []
 
     async def work(self, _: Run) -> None:
         """Drain one edge after the other."""
         for edge in self._edges:
             await trio.sleep(1.0)
-            self.told.append(await self._order("drain", f"edge-{edge}", "--rate", f"{self._rate}/s", "--redirect"))
-            assert self.told[-1]["left"] == 0
+            self.results.append(await self._order("drain", f"edge-{edge}", "--rate", f"{self._rate}/s", "--redirect"))
+            assert self.results[-1]["left"] == 0
             await self._order("undrain", f"edge-{edge}")
         await trio.sleep(1.0)
         self.done.set()
@@ -71,7 +71,7 @@ def test_edges_drained_under_load_lose_no_message(clients: int, drained: int, ra
         others = RecordSettings(brokers, "routes", 1.0, 2, clients=clients // 2, drain_s=30.0, operations_per_s=each)
         sinks = io.BytesIO(), io.BytesIO()
         trio.run(record_both, [(durable, sinks[0], drainer.work), (others, sinks[1], drainer.wait)])
-    assert all(told["clients"] >= clients // 10 for told in drainer.told), drainer.told
+    assert all(result["clients"] >= clients // 10 for result in drainer.results), drainer.results
     for sink in sinks:
         verdict = judge(parse_history(sink.getvalue()))
         print(as_text(verdict, 3))

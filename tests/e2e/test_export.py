@@ -181,10 +181,10 @@ def _change_and_export_increment(cluster: LocalCluster, runs: Path) -> int:
         *("store", "export", "--output", str(runs), "--data", str(cluster.data), "--since", str(runs), "--json")
     )
     assert exported.returncode == 0, exported.stderr
-    told = json.loads(exported.stdout)
-    assert not told["full"]
-    assert told["carried"]
-    assert 0 < told["rows"] < 200
+    summary = json.loads(exported.stdout)
+    assert not summary["full"]
+    assert summary["carried"]
+    assert 0 < summary["rows"] < 200
     return 1
 
 

@@ -147,13 +147,13 @@ def attack(pair: Pair, ports: list[int], scale: Scale, kind: str, count: int, se
     ):
         assert hostile.stdin is not None and hostile.stdout is not None
         assert hostile.stdout.readline() == "ready\n"
-        calm_over, over, said = threading.Event(), threading.Event(), []
+        calm_over, over, output = threading.Event(), threading.Event(), []
         calm_over.set()
         calm = pair.latencies_s(calm_over, scale.calm_s)
 
         def listen() -> None:
             assert hostile.stdout is not None
-            said.append(hostile.stdout.readline())
+            output.append(hostile.stdout.readline())
             over.set()
 
         listener = threading.Thread(target=listen)
@@ -164,7 +164,7 @@ def attack(pair: Pair, ports: list[int], scale: Scale, kind: str, count: int, se
         listener.join()
     figures = {"calm_ms": p99(calm) * 1e3, "attacked_ms": p99(attacked) * 1e3, "clock_ms": pair.longest_s * 1e3}
     figures |= {"samples": len(attacked), "ratio": p99(attacked) / max(p99(calm), CLOCK_S)}
-    return figures | (json.loads(said[0]) if said[0] else {"failed": True})
+    return figures | (json.loads(output[0]) if output[0] else {"failed": True})
 
 
 def lives(cluster: LocalCluster) -> dict[str, Any]:

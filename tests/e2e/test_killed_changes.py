@@ -123,12 +123,12 @@ def test_killed_leader_applies_order_once(cluster: LocalCluster) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(rng.uniform(0.3, 1.0))
         kill_and_wait(cluster, leader)
-        _, said = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=300)
         now = banned(cluster)
         assert now.count(name) <= 1
-        assert process.returncode in (0, 3, 4), said
-        assert process.returncode == 4 or name in now, said
-        assert process.returncode != 4 or said.count("\n") <= 4, said
+        assert process.returncode in (0, 3, 4), errors
+        assert process.returncode == 4 or name in now, errors
+        assert process.returncode != 4 or errors.count("\n") <= 4, errors
 
 
 def test_thousand_streams_bounded_and_released(cluster: LocalCluster, token: str) -> None:

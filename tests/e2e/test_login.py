@@ -283,8 +283,8 @@ def test_certificate_revoked_by_cluster(place: Place) -> None:
 def test_stale_list_metric_only_for_listeners_with_lists(place: Place) -> None:
     """Otherwise its alert would never resolve if another listener has no list."""
     page = place.cluster.metrics_at(place.edge.addresses["metrics"])
-    told = re.findall(r'stratamq_client_lists_seconds_left\{listener="(\w+)"\} (\S+)', page)
-    assert [(name, float(left) > 0) for name, left in told] == [("listed", True)]
+    seconds_left = re.findall(r'stratamq_client_lists_seconds_left\{listener="(\w+)"\} (\S+)', page)
+    assert [(name, float(left) > 0) for name, left in seconds_left] == [("listed", True)]
 
 
 def reloads(place: Place) -> dict[str, float]:

@@ -142,10 +142,10 @@ def test_reloads_under_connects(place: tuple[LocalCluster, ExtraEdge]) -> None:
             roles.write_text(f"{roles.read_text()}# {number}\n")
             os.kill(edge.process, signal.SIGHUP)
             time.sleep(RELOAD_GAP_S)
-        told = [json.loads(program.communicate(timeout=2 * PATIENCE_S)[0]) for program in programs]
-    outcomes: Counter[str] = sum((Counter(one["outcomes"]) for one in told), Counter())
+        reports = [json.loads(program.communicate(timeout=2 * PATIENCE_S)[0]) for program in programs]
+    outcomes: Counter[str] = sum((Counter(one["outcomes"]) for one in reports), Counter())
     tried, let_in = outcomes.pop("tried"), outcomes.pop("in")
-    rate = sum(one["outcomes"]["tried"] / one["seconds"] for one in told)
+    rate = sum(one["outcomes"]["tried"] / one["seconds"] for one in reports)
     after, reloads = edge.events(cluster), cluster.metrics_at(edge.addresses["metrics"])
     ended = after.get("logins_ended", 0) - before.get("logins_ended", 0)
     counted = dict(re.findall(r'stratamq_reloads_total\{outcome="(\w+)"\} (\d+)', reloads))

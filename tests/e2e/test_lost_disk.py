@@ -78,8 +78,8 @@ def test_damaged_router_reports_and_rejoins_when_folder_is_moved(cluster: LocalC
     folder = end(cluster, node, folder_gone=False)
     log = cluster.data / "logs" / f"{node}.log"
     cluster.wait_for(lambda: "the Raft log is damaged" in log.read_text(), "refusing")
-    said = next(line for line in log.read_text().splitlines() if "the Raft log is damaged" in line)
-    assert "hard_state: CRC is wrong" in said and "neither votes nor serves" in said
+    message = next(line for line in log.read_text().splitlines() if "the Raft log is damaged" in line)
+    assert "hard_state: CRC is wrong" in message and "neither votes nor serves" in message
     assert "Traceback" not in log.read_text()
     folder.rename(folder.with_name("raft.damaged"))
     cluster.wait_for(lambda: back(cluster, node, before), "back", 90.0)

@@ -147,5 +147,5 @@ def heard(client: Client) -> bool:
 
 def said_of(watcher: Client, event: str) -> dict[str, Any]:
     """Return the last event of a kind, by client."""
-    said = [json.loads(payload) for topic, payload, _ in watcher.got() if topic == event]
-    return {one["client"]: one for one in said}
+    events = [json.loads(payload) for topic, payload, _ in watcher.got() if topic == event]
+    return {one["client"]: one for one in events}

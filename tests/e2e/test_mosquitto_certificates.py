@@ -207,8 +207,8 @@ def test_subscribers_receive_by_certificate(place: Place) -> None:
     assert reading.stdout is not None and reading.stdout.readline() == "kept\n"
     others = {name: subscriber(place, path, 3) for name, path in (by_tls | by_edge).items()}
     for name, process in others.items():
-        said, _ = process.communicate(timeout=TIMEOUT_S)
-        assert said == "" and process.returncode != 0, name
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+        assert output == "" and process.returncode != 0, name
         assert (process.returncode == NOT_AUTHORIZED) == (name in by_edge), name
     assert publish(place, good, "more") == 0 and reading.stdout.readline() == "more\n"
     reading.kill()

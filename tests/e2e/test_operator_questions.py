@@ -224,12 +224,12 @@ def test_one_command_kicks_many_clients(place: OperatedCluster) -> None:
     for client in many:
         client.on_disconnect = lambda *given: ended.append(given[3].value)
         client.reconnect_delay_set(60, 60)
-    code, shown, said = place.run("client", "kick", "--filter", "client_id=kicked-*")
-    assert code == 2 and shown.startswith("6 clients: kicked-0") and "say --yes" in said
+    code, shown, errors = place.run("client", "kick", "--filter", "client_id=kicked-*")
+    assert code == 2 and shown.startswith("6 clients: kicked-0") and "say --yes" in errors
     assert place.run("client", "kick", "--filter", "client_id=kicked-*", "--dry-run")[0] == 0
     assert all(client.is_connected() for client in many)
-    code, shown, said = place.run("client", "kick", "--filter", "client_id=kicked-*", "--reason", "0x89", "--yes")
-    assert (code, said) == (0, "") and shown.endswith("6 clients were kicked\n")
+    code, shown, errors = place.run("client", "kick", "--filter", "client_id=kicked-*", "--reason", "0x89", "--yes")
+    assert (code, errors) == (0, "") and shown.endswith("6 clients were kicked\n")
     place.cluster.wait_for(lambda: len(ended) == 6, "ended", WAIT_S)
     assert ended == [0x89] * 6 and other.is_connected()
     assert place.run("client", "kick", "--filter", "client_id=kicked-*", "--yes")[0] == 1
@@ -334,7 +334,9 @@ def test_concurrent_session_delete_succeeds_once(place: OperatedCluster) -> None
             ends = [*at_once.map(lambda _: place.run("session", "delete", "deleted-twice", "--yes"), range(3))]
         codes = [code for code, _, _ in ends]
         assert 0 in codes and set(codes) <= {0, 1}, ends
-        assert all("has no stored session" in said and said.count("\n") == 1 for code, _, said in ends if code), ends
+        assert all("has no stored session" in errors and errors.count("\n") == 1 for code, _, errors in ends if code), (
+            ends
+        )
         assert place.run("session", "show", "deleted-twice")[0] == 1
 
 
@@ -417,8 +419,8 @@ def test_watched_list_ends_without_traceback(place: OperatedCluster, way: str) -
     else:
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
-    said = watching.stderr.read()
-    assert watching.wait(WAIT_S) in (1, 130) and "Traceback" not in said, said
+    errors = watching.stderr.read()
+    assert watching.wait(WAIT_S) in (1, 130) and "Traceback" not in errors, errors
     for wrong in ("0", "4000", "soon"):
         refused = place.run("client", "list", "--watch", "--every", wrong)
         assert refused[0] == 2 and refused[2].count("\n") == 1, refused

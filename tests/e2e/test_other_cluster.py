@@ -63,10 +63,10 @@ def test_process_with_data_of_another_cluster_ends_with_one_line(plan: ClusterPl
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_cluster_file(folder, name, OTHER)
     ended = subprocess.run(command(node), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    said = [line for line in ended.stderr.splitlines() if line.startswith("stratamq: ")]
-    assert (ended.returncode, len(said)) == (ExitCode.USAGE, 1), ended.stderr
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("stratamq: ")]
+    assert (ended.returncode, len(errors)) == (ExitCode.USAGE, 1), ended.stderr
     router = node_of(plan, "router")
-    assert OTHER in said[0] and read_cluster_file(data_of(router))[1] in said[0]
+    assert OTHER in errors[0] and read_cluster_file(data_of(router))[1] in errors[0]
     assert read_cluster_file(folder) == (name, OTHER)
     assert "Traceback" not in ended.stderr
 

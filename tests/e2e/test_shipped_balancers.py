@@ -75,10 +75,10 @@ def running(command: list[str], port: int, package: str) -> Iterator[None]:
                 break
             if process.poll() is not None:
                 assert process.stderr is not None
-                said = process.stderr.read()
-                if "ngx_stream_module" in said:
+                errors = process.stderr.read()
+                if "ngx_stream_module" in errors:
                     pytest.skip(f"NGINX has no module for streams (Debian: {package})")
-                pytest.fail(said)
+                pytest.fail(errors)
             assert time.monotonic() < deadline
             time.sleep(0.05)
         yield

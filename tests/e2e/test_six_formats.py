@@ -173,10 +173,10 @@ def test_each_query_in_each_format(place: OperatedCluster) -> None:
         path, words = question
         problems, answers, codes = [], {}, {}
         for form in FORMS:
-            code, text, said = place.run(*words, "-o", form)
+            code, text, errors = place.run(*words, "-o", form)
             codes[form] = code
-            if code not in CODES.get(" ".join(path), (0,)) or "Traceback" in said + text:
-                problems.append(f"{' '.join(words)} -o {form}: exit code {code}: {said.strip() or text}")
+            if code not in CODES.get(" ".join(path), (0,)) or "Traceback" in errors + text:
+                problems.append(f"{' '.join(words)} -o {form}: exit code {code}: {errors.strip() or text}")
                 continue
             try:
                 answers[form] = read(form, text)

@@ -51,16 +51,16 @@ class Stolen:
 
     def hear(self, *until: type) -> list[Control]:
         """Return received messages, up to a message of a type."""
-        heard: list[Control] = []
-        while not any(isinstance(message, until) for message in heard):
+        received: list[Control] = []
+        while not any(isinstance(message, until) for message in received):
             data = self._connection.recv(1 << 18)
-            assert data, heard
+            assert data, received
             for frame in self._core.receive(data):
                 if frame.kind == FrameKind.CONTROL:
-                    heard.append(decode_control(frame.payload))
+                    received.append(decode_control(frame.payload))
                 elif frame.kind == FrameKind.CONTROLS:
-                    heard += decode_controls(frame.payload)
-        return heard
+                    received += decode_controls(frame.payload)
+        return received
 
 
 def test_unregistered_edge_reads_map_only(cluster: LocalCluster) -> None:
@@ -71,9 +71,9 @@ def test_unregistered_edge_reads_map_only(cluster: LocalCluster) -> None:
         assert [type(message) for message in stolen.hear(MapPage)] == [MapPage]
         assert 'credentials_sent_total{edge="edge-77"}' not in cluster.metrics("router-0")
         stolen.say(RegisterRequest(9, NodeEntry("edge-77", "edge", LIFE, "127.0.0.1:1")))
-        heard = stolen.hear(PolicyPaged, PolicyStepped)
-        assert any(isinstance(message, Registered) for message in heard)
-        users = [message for message in heard if isinstance(message, UserRecords)]
+        received = stolen.hear(PolicyPaged, PolicyStepped)
+        assert any(isinstance(message, Registered) for message in received)
+        users = [message for message in received if isinstance(message, UserRecords)]
         assert [message.request for message in users] == [1, 2]
         records = [len(message.records[0] or b"") for message in users]
         assert records[0] > records[1] + 64, "only the answer for a login has the record"

@@ -147,15 +147,15 @@ def every_log(cluster: LocalCluster) -> str:
 def test_routers_refuse_forged_orders(cluster: LocalCluster) -> None:
     """Routers accept links of every registered node, and authorize the sender of each message."""
     entry = NodeEntry(STOLEN, "router", LIFE, "127.0.0.1:1")
-    said = [
+    lines = [
         *orders(("reload", "")), RegisterRequest(1, entry), Heartbeat(STOLEN, LIFE, 1.0, 10**6),
         HeartbeatReply(LIFE, 1.0, 1000.0, 10**6, STOLEN),
     ]  # fmt: skip
     for router in [node for node in cluster.state["nodes"] if node.startswith("router")]:
         before = refused(cluster, router)
         with link(cluster, router, "router", STOLEN) as stolen:
-            stolen.sendall(b"".join(control(message, number) for number, message in enumerate(said, 1)))
-            cluster.wait_for(lambda: refused(cluster, router) >= before + len(said), f"refused by {router}")  # noqa: B023
+            stolen.sendall(b"".join(control(message, number) for number, message in enumerate(lines, 1)))
+            cluster.wait_for(lambda: refused(cluster, router) >= before + len(lines), f"refused by {router}")  # noqa: B023
     # The leader may be another one by now: elections under load are none of the thief's doing.
     assert cluster.admin("cluster", "status")["leader"] != STOLEN and STOLEN not in str(cluster.admin("node", "list"))
     serves(cluster, "routers").socket.close()

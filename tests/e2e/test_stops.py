@@ -242,8 +242,8 @@ def test_storage_node_replaced_before_it_ends(cluster: LocalCluster) -> None:
 def test_all_nodes_stopped_together(cluster: LocalCluster) -> None:
     """Tier by tier, in time, no process killed, no primary moved to a stopping node. The cluster ends here."""
     assert cluster.stop() == 0
-    said = cluster.log.read_text()
-    assert said.rstrip().endswith("stopped") and "killed" not in said
+    log_text = cluster.log.read_text()
+    assert log_text.rstrip().endswith("stopped") and "killed" not in log_text
     for number in range(COPIES):
         assert log(cluster, f"storage-{number}").count("no other storage stays: nothing is handed over") == 1
 

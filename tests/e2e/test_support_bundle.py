@@ -53,8 +53,8 @@ def test_bundle_contains_no_planted_secret(tmp_path: Path) -> None:
         wholes = []
         for number, flags in enumerate(([], ["--pseudonyms"])):
             path = tmp_path / f"{number}.tar.gz"
-            code, _, said = here.run("support", "bundle", "--over", "1", "--to", str(path), *flags)
-            assert code == 0, said
+            code, _, errors = here.run("support", "bundle", "--over", "1", "--to", str(path), *flags)
+            assert code == 0, errors
             assert path.stat().st_size <= 64 * MIB
             with tarfile.open(path) as archive:
                 members = [member for member in archive.getmembers() if member.isfile()]

@@ -21,8 +21,8 @@ def place() -> Iterator[OperatedCluster]:
 
 
 def events_of(place: OperatedCluster, name: str) -> list[dict[str, Any]]:
-    code, shown, said = place.run("trace", "export", name, "-o", "jsonl")
-    assert code == 0, said
+    code, shown, errors = place.run("trace", "export", name, "-o", "jsonl")
+    assert code == 0, errors
     return [json.loads(line) for line in shown.splitlines()]
 
 
@@ -36,8 +36,8 @@ def test_topic_traced_over_edges_and_storage(place: OperatedCluster) -> None:
     durable = place.subscribe(place.come("way-durable", 1, expiry_s=600), "way/#")
     passing = place.subscribe(place.come("way-passing", 1), "way/#")
     publisher.publish("way/1", b"before", qos=1).wait_for_publish(WAIT_S)  # its Route is cached without a mark
-    code, _, said = place.run("trace", "start", "topic", "way/+", "--name", "way", "--payload", "head:4")
-    assert code == 0, said
+    code, _, errors = place.run("trace", "start", "topic", "way/+", "--name", "way", "--payload", "head:4")
+    assert code == 0, errors
     publisher.publish("way/1", b"payload", qos=1).wait_for_publish(WAIT_S)
     publisher.publish("other/1", b"untold", qos=1).wait_for_publish(WAIT_S)
     place.cluster.wait_for(lambda: len(durable) == len(passing) == 2, "delivered", WAIT_S)
@@ -66,8 +66,8 @@ def test_topic_traced_over_edges_and_storage(place: OperatedCluster) -> None:
     assert order.index("forwarded") < order.index("queued") < order.index("committed") < order.index("pushed")
     assert order.index("pushed") < order.index("written") < order.index("acked") < order.index("acknowledged")
     assert events[0]["payload"] == b"payl".hex()
-    code, shown, said = place.run("trace", "tail", "way", "--once")
-    assert code == 0 and len(shown.splitlines()) == len(events), said
+    code, shown, errors = place.run("trace", "tail", "way", "--once")
+    assert code == 0 and len(shown.splitlines()) == len(events), errors
     assert place.run("trace", "stop", "way")[0] == 0
     publisher.publish("way/1", b"behind it", qos=1).wait_for_publish(WAIT_S)
     assert len(events_of(place, "way")) == len(events)
@@ -76,15 +76,15 @@ def test_topic_traced_over_edges_and_storage(place: OperatedCluster) -> None:
 def test_client_traced(place: OperatedCluster) -> None:
     """Its publishes, deliveries, connects and disconnects; no events of other clients."""
     assert place.run("trace", "start", "client", "told-*", "--name", "client")[0] == 0
-    told, other = place.come("told-one", 0), place.come("untold", 1)
-    got = place.subscribe(told, "told/in")
+    traced, other = place.come("told-one", 0), place.come("untold", 1)
+    got = place.subscribe(traced, "told/in")
     heard = place.subscribe(other, "told/out")
-    told.publish("told/out", b"1", qos=0)
+    traced.publish("told/out", b"1", qos=0)
     other.publish("told/in", b"2", qos=1).wait_for_publish(WAIT_S)
     other.publish("told/out", b"3", qos=1).wait_for_publish(WAIT_S)
     place.cluster.wait_for(lambda: len(got) == 1 and len(heard) == 2, "delivered", WAIT_S)
     place.cluster.wait_for(lambda: ("acked", "edge", "told-one") in stages(events_of(place, "client")), "acked", WAIT_S)
-    told.disconnect()
+    traced.disconnect()
     place.cluster.wait_for(
         lambda: ("disconnected", "edge", "told-one") in stages(events_of(place, "client")), "gone", WAIT_S
     )
@@ -99,8 +99,8 @@ def test_sent_message_prints_its_trace(place: OperatedCluster) -> None:
     """`msg send --trace` prints a tree of its own message only, and leaves no trace running."""
     place.subscribe(place.come("sent-durable", 1, expiry_s=600), "sent/#")
     place.subscribe(place.come("sent-member", 1), "$share/g/sent/#")
-    code, shown, said = place.run("msg", "send", "sent/1", "hello", "--trace", "--node", "edge-0")
-    assert code == 0, said
+    code, shown, errors = place.run("msg", "send", "sent/1", "hello", "--trace", "--node", "edge-0")
+    assert code == 0, errors
     lines = shown.splitlines()
     received = next(line for line in lines if " received " in line)
     pushed = next(line for line in lines if " pushed " in line)
@@ -140,14 +140,14 @@ def test_bad_input_is_one_line_and_changes_no_state(place: OperatedCluster) -> N
         (("tail", "nowhere"), "no node has a trace"),
         (("export", "nowhere"), "no node has a trace"),
     ):
-        code, shown, said = place.run("trace", *words)
-        assert code in (1, 2) and part in said, (words, said)
-        assert not shown and said.count("\n") == 1, said
+        code, shown, errors = place.run("trace", *words)
+        assert code in (1, 2) and part in errors, (words, errors)
+        assert not shown and errors.count("\n") == 1, errors
     running = {row["trace"] for row in _traces(place, "*") if row["state"] == "running"}
     for number in range(TRACES_MAX - len(running)):
         assert place.run("trace", "start", "client", f"c{number}", "--name", f"full-{number}")[0] == 0
-    code, _, said = place.run("trace", "start", "client", "c", "--name", "seventeenth")
-    assert code == 1 and f"{TRACES_MAX} traces run" in said
+    code, _, errors = place.run("trace", "start", "client", "c", "--name", "seventeenth")
+    assert code == 1 and f"{TRACES_MAX} traces run" in errors
     names = {row["trace"] for row in _traces(place, "*")}
     assert "seventeenth" not in names and len(names) == TRACES_MAX
 
@@ -155,9 +155,9 @@ def test_bad_input_is_one_line_and_changes_no_state(place: OperatedCluster) -> N
 def _traces(place: OperatedCluster, name: str) -> list[dict[str, Any]]:
     until = time.monotonic() + WAIT_S
     while True:
-        code, shown, said = place.run("trace", "list", "--filter", f"trace={name}", "-o", "jsonl", "--all")
+        code, shown, errors = place.run("trace", "list", "--filter", f"trace={name}", "-o", "jsonl", "--all")
         if code == 0 or time.monotonic() > until:
-            assert code == 0, said
+            assert code == 0, errors
             return [json.loads(line) for line in shown.splitlines()]
 
 

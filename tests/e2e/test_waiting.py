@@ -37,8 +37,8 @@ def readyz(plan: NodePlan) -> str:
 
 def until(wanted: str, plan: NodePlan) -> None:
     deadline = time.monotonic() + WAIT_S
-    while (said := readyz(plan)) != wanted:
-        assert time.monotonic() < deadline, said
+    while (reason := readyz(plan)) != wanted:
+        assert time.monotonic() < deadline, reason
         time.sleep(0.1)
 
 

@@ -172,7 +172,7 @@ def http_answers(data: bytes) -> None:
     except ValueError:
         assert cache_s(reply) == 0
         return
-    said = json.loads(data)
-    assert (answer.result, answer.is_superuser) == (said["result"], said.get("is_superuser", False))
-    assert answer.acl == said.get("acl") and dict(answer.attributes) == said.get("client_attrs", {})
+    decoded = json.loads(data)
+    assert (answer.result, answer.is_superuser) == (decoded["result"], decoded.get("is_superuser", False))
+    assert answer.acl == decoded.get("acl") and dict(answer.attributes) == decoded.get("client_attrs", {})
     assert cache_s(reply) == (60 if answer.result == "allow" else 5)

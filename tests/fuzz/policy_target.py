@@ -131,7 +131,7 @@ _TALKED: tuple[list[Control], ...] = (
     [*_PAGES[:1], *_TOLD[7:9], *_PAGES[1:], _BEAT, *_TOLD[9:]],
     [PolicyPaged(0, 0, 0, 0, b""), *_TOLD[:3], _BEAT, *_PAGES],
 )
-TALKS = tuple(msgspec.msgpack.encode([encode_control(message) for message in told]) for told in _TALKED)
+TALKS = tuple(msgspec.msgpack.encode([encode_control(message) for message in talk]) for talk in _TALKED)
 
 
 def talks(data: bytes) -> None:
@@ -139,11 +139,11 @@ def talks(data: bytes) -> None:
     bounded.
     """
     try:
-        told = msgspec.msgpack.decode(data, type=list[bytes])
+        talk = msgspec.msgpack.decode(data, type=list[bytes])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
     node = _Node()
-    for number, payload in enumerate(told[: 2 * STEPS_MAX]):
+    for number, payload in enumerate(talk[: 2 * STEPS_MAX]):
         try:
             message = decode_control(payload)
         except msgspec.DecodeError:
@@ -154,23 +154,23 @@ def talks(data: bytes) -> None:
 def mutate_talk(corpus: tuple[bytes, ...], rng: random.Random) -> bytes:
     """Return an exchange with messages damaged as trees, inside or outside, omitted, duplicated or reordered."""
     try:
-        told = msgspec.msgpack.decode(rng.choice(corpus), type=list[bytes])
+        talk = msgspec.msgpack.decode(rng.choice(corpus), type=list[bytes])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return rng.choice(corpus)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        if not told:
+        if not talk:
             break
-        at = rng.randrange(len(told))
+        at = rng.randrange(len(talk))
         match rng.randrange(5):
             case 0:
-                del told[at]
+                del talk[at]
             case 1:
-                told.insert(rng.randrange(len(told) + 1), told[at])
+                talk.insert(rng.randrange(len(talk) + 1), talk[at])
             case 2:
-                told[at] = mutate_tree((told[at],), rng)
+                talk[at] = mutate_tree((talk[at],), rng)
             case _:
-                told[at] = _damaged_inside(told[at], rng)
-    return msgspec.msgpack.encode(told)
+                talk[at] = _damaged_inside(talk[at], rng)
+    return msgspec.msgpack.encode(talk)
 
 
 def _damaged_inside(payload: bytes, rng: random.Random) -> bytes:

@@ -64,13 +64,15 @@ def snapshots(data: bytes) -> None:
     events: list[Any] = [RoleChanged(True, "r1")]
     for node, tier in (*NODES, ("admin:ann/1", "operator")):
         peer = PeerKey(node, tier, 1)
-        said = [Admin(1, verb, {}) for verb in ("cluster status", "ring show", "ring plan", "ring status", "node list")]
+        requests = [
+            Admin(1, verb, {}) for verb in ("cluster status", "ring show", "ring plan", "ring status", "node list")
+        ]
         if tier != "operator":
             beat = Heartbeat(node, 1, now, 0, ["s1"], {0: (0, 0)})
-            said = [RegisterRequest(1, NodeEntry(node, tier, 1, "h:1")), beat]  # type: ignore[list-item]
-            said += [FollowMap(0)] if tier != "router" else []  # type: ignore[list-item]
-            said += [Resolve(1, 0, 1, ["a"])] if tier == "edge" else []  # type: ignore[list-item]
-        events += [LinkUp(peer), *(FrameArrived(peer, FrameKind.CONTROL, encode_control(one)) for one in said)]
+            requests = [RegisterRequest(1, NodeEntry(node, tier, 1, "h:1")), beat]  # type: ignore[list-item]
+            requests += [FollowMap(0)] if tier != "router" else []  # type: ignore[list-item]
+            requests += [Resolve(1, 0, 1, ["a"])] if tier == "edge" else []  # type: ignore[list-item]
+        events += [LinkUp(peer), *(FrameArrived(peer, FrameKind.CONTROL, encode_control(one)) for one in requests)]
     for _ in range(8):
         ready = core.handle(now, events or [NodeTick()])
         events = [Applied(proposal.data) for proposal in ready.proposals]

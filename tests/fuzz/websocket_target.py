@@ -69,9 +69,9 @@ def websocket(data: bytes) -> None:
     joined, opened = bool(choice & 0x40), not choice & 0x80
     server, received, output = _read(rest, len(rest) + 1, joined, opened)
     if len(rest) <= TINY_FRAMES_MAX:  # beyond it, ends of frames that come alone are counted as short frames
-        again, same, said = _read(rest, 1 + (choice & 0x3F), joined, opened)
+        again, same, answered = _read(rest, 1 + (choice & 0x3F), joined, opened)
         assert (same, again.ended) == (received, server.ended)
-        assert said == output or server.ended  # the reason of an end depends on the received part of the frame
+        assert answered == output or server.ended  # the reason of an end depends on the received part of the frame
     sent = server.wrap(rest)
     assert len(sent) <= SENT_MAX + 10 * len(rest)
     if server.ended or not opened:

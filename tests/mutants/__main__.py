@@ -38,8 +38,8 @@ TABLES = (
 __all__ = ["main"]
 
 
-def _line(name: str, where: str, said: str, seconds: float, limit: str) -> None:
-    print(f"| {name} | {where} | {said} | {seconds:.2f} s of {limit} |", flush=True)
+def _line(name: str, where: str, result: str, seconds: float, limit: str) -> None:
+    print(f"| {name} | {where} | {result} | {seconds:.2f} s of {limit} |", flush=True)
 
 
 def main() -> int:
@@ -59,19 +59,19 @@ def main() -> int:
         _line(bug.name, bug.where, bug.said if caught else "NOT CAUGHT", took, f"{bug.budget_s:g} s")
     began = time.monotonic()
     checks = subprocess.run([sys.executable, "-m", *TIER_CHECKS], capture_output=True, text=True, check=False)
-    told = checks.stdout.splitlines() or ["nothing"]
-    missed += told if checks.returncode else []
-    said = "NOT CAUGHT" if checks.returncode else f"{told[-1]}, each refused and counted"
+    lines = checks.stdout.splitlines() or ["nothing"]
+    missed += lines if checks.returncode else []
+    result = "NOT CAUGHT" if checks.returncode else f"{lines[-1]}, each refused and counted"
     name = "the check of a sender's tier, left out for a message"
-    _line(name, "wire/links/allowed.py", said, time.monotonic() - began, "60 s")
+    _line(name, "wire/links/allowed.py", result, time.monotonic() - began, "60 s")
     for mutant in MUTANTS if options.raft or options.all else ():
         began = time.process_time()
         caught = mutant.first_catch()
         if caught is None:
             missed.append(mutant.name)
         limit = "a script" if mutant.caught_by == "script" else f"{mutant.seeds} seeds"
-        said = f"{mutant.caught_by}: {caught}"[:90] if caught else "NOT CAUGHT"
-        _line(mutant.name, "router/raft/core.py", said, time.process_time() - began, limit)
+        result = f"{mutant.caught_by}: {caught}"[:90] if caught else "NOT CAUGHT"
+        _line(mutant.name, "router/raft/core.py", result, time.process_time() - began, limit)
     for name, path in OTHER_TABLES.items() if options.all else ():
         began = time.monotonic()
         done = subprocess.run([sys.executable, "-m", "pytest", "-q", path], capture_output=True, check=False)

@@ -51,8 +51,8 @@ def _no_hash_for_strangers(original: Any) -> Any:
 
 def _stale_is_good(original: Any) -> Any:
     def refusal(self: RevocationSet, issuer: str, serial: str, utc: float) -> str:
-        said: str = original(self, issuer, serial, utc)
-        return "" if "stale" in said else said
+        reason: str = original(self, issuer, serial, utc)
+        return "" if "stale" in reason else reason
 
     return refusal
 

@@ -96,9 +96,9 @@ def cached_answer_goes_before_suback() -> None:
     assert isinstance(order, Invalidate), "the subscriber was answered before the cached answer was gone"
     barrier.cache.invalidate("r1", order, 1.0)
     assert barrier.cache.answer(TOPIC) is None
-    told = barrier.sent.pop()
-    assert isinstance(told, Invalidated)
-    barrier.shard.invalidated("e1", told)
+    sent = barrier.sent.pop()
+    assert isinstance(sent, Invalidated)
+    barrier.shard.invalidated("e1", sent)
     assert [type(message) for _, message in barrier.shard.take_sends()] == [RoutesAdded]
     barrier.cache.resolved("r1", barrier.answer(barrier.ask()))
     assert barrier.routes[-1].partitions == (7,)
