@@ -140,8 +140,8 @@ def _kill_leader(
     figures["pause"].append(listener.longest_s())
     figures["puback"].append(publisher.worst_s)
     client.close()
-    said = ", ".join(f"{what} {values[-1] * 1000:.0f} ms" for what, values in figures.items())
-    print(f"kill {number}: {leader}: {said}, load {os.getloadavg()[0]:.1f}", flush=True)
+    waits_text = ", ".join(f"{what} {values[-1] * 1000:.0f} ms" for what, values in figures.items())
+    print(f"kill {number}: {leader}: {waits_text}, load {os.getloadavg()[0]:.1f}", flush=True)
     if restart:
         cluster.wait_for(lambda: _restarted(cluster, leader, before), "restarted")
 

@@ -14,11 +14,11 @@ LOOK_S = 0.25
 
 @contextlib.contextmanager
 def idle_connections(
-    address: tuple[str, int], count: int, sources: Sequence[str] = ("127.0.0.1",), said: bytes = b""
+    address: tuple[str, int], count: int, sources: Sequence[str] = ("127.0.0.1",), data: bytes = b""
 ) -> Iterator[None]:
-    """Hold this many connections during the block, from these addresses in rotation; each sends ``said``."""
+    """Hold this many connections during the block, from these addresses in rotation; each sends ``data``."""
     stopped = threading.Event()
-    held = [_opened(address, sources[number % len(sources)], said) for number in range(count)]
+    held = [_opened(address, sources[number % len(sources)], data) for number in range(count)]
 
     def hold() -> None:
         while not stopped.wait(LOOK_S):
@@ -26,7 +26,7 @@ def idle_connections(
                 if _is_closed(one):
                     one.close()
                     with contextlib.suppress(OSError):
-                        held[number] = _opened(address, sources[number % len(sources)], said)
+                        held[number] = _opened(address, sources[number % len(sources)], data)
 
     holder = threading.Thread(target=hold)
     holder.start()
@@ -39,11 +39,11 @@ def idle_connections(
             one.close()
 
 
-def _opened(address: tuple[str, int], source: str, said: bytes) -> socket.socket:
+def _opened(address: tuple[str, int], source: str, data: bytes) -> socket.socket:
     opened = socket.create_connection(address, PATIENCE_S, source_address=(source, 0))
     opened.setblocking(False)
     with contextlib.suppress(OSError):
-        opened.send(said)
+        opened.send(data)
     return opened
 
 

@@ -117,12 +117,12 @@ class OperatedCluster:
 
     def origins(self, client: paho.Client, topic: str, count: int = 1, *, retain: bool = False) -> list[str]:
         """Publish at QoS 1 by a client that requests origins; return the origins from its PUBACKs."""
-        said: list[str] = []
-        client.on_publish = lambda *given: said.append(dict(given[4].UserProperty)["stratamq-origin"])
+        origins: list[str] = []
+        client.on_publish = lambda *given: origins.append(dict(given[4].UserProperty)["stratamq-origin"])
         for number in range(count):
             client.publish(topic, b"%d" % number, qos=1, retain=retain)
-            self.cluster.wait_for(lambda: len(said) > number, "acknowledged", WAIT_S)  # noqa: B023 - called here
-        return said
+            self.cluster.wait_for(lambda: len(origins) > number, "acknowledged", WAIT_S)  # noqa: B023 - called here
+        return origins
 
 
 @contextlib.contextmanager

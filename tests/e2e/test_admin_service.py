@@ -433,7 +433,7 @@ HALF_A_HEAD = b"GET /api/v1/version HTTP/1.1\r\nHost: [::1]\r\n"
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "sent"),
     [
         pytest.param("127.0.7.1", SLOW_BODY, id="slow bodies"),
         pytest.param("127.0.0.1", SLOW_BODY, id="slow bodies of the callers' own address"),
@@ -442,7 +442,7 @@ HALF_A_HEAD = b"GET /api/v1/version HTTP/1.1\r\nHost: [::1]\r\n"
     ],
 )
 @timed
-def test_callers_served_beside_idle_connections(place: Place, source: str, said: bytes) -> None:
+def test_callers_served_beside_idle_connections(place: Place, source: str, sent: bytes) -> None:
     """80 connections, reopened when closed: pages, a login and a token are served at once."""
     name = f"beside-{time.monotonic_ns()}"
     token = place.token(name, "viewer")
@@ -450,7 +450,7 @@ def test_callers_served_beside_idle_connections(place: Place, source: str, said:
     with place.client(token) as known:
         assert known.get("/me").is_success
     took_s = []
-    with idle_connections((host, int(port)), 80, (source,), said):
+    with idle_connections((host, int(port)), 80, (source,), sent):
         for _ in range(5):
             with place.client() as stranger, place.client(token) as caller:
                 began = time.monotonic()

@@ -136,8 +136,8 @@ def test_relay_carries_tls_and_stops_gracefully(cluster: LocalCluster) -> None:
         clients = [connect(ports["plain"], f"relayed{n}") for n in range(6)]
         clients.append(connect(ports["tls"], "relayed-tls", context))
         assert refused(ports["plain"], b"GET / HTTP/1.1\r\n")
-        told = status_of(cluster, "relays")
-        assert told["refused"] == {"not_mqtt": 1} and told["relayed"] == 7
+        status = status_of(cluster, "relays")
+        assert status["refused"] == {"not_mqtt": 1} and status["relayed"] == 7
         assert alive(clients) == 7
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: not can_connect(ports["plain"]))
@@ -177,10 +177,10 @@ def test_systemd_sockets_matched_by_name(cluster: LocalCluster) -> None:
             close([client, waiting])
 
 
-def refused(port: int, said: bytes) -> bool:
+def refused(port: int, data: bytes) -> bool:
     """Return whether a connection is closed without a word."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
-        client.sendall(said)
+        client.sendall(data)
         try:
             return client.recv(10) == b""
         except ConnectionResetError:
@@ -189,8 +189,10 @@ def refused(port: int, said: bytes) -> bool:
 
 def test_other_balancers_get_edges_of_map(cluster: LocalCluster, tmp_path: Path) -> None:
     """Once, and in a followed file, with a command after each change, at most once a second."""
-    said = cluster.command("balance", "render", "haproxy", "--data", str(cluster.data), "--bind", "127.0.0.1:1").stdout
-    assert [line.split()[1] for line in said.splitlines() if line.startswith("    server ")] == list(EDGES)
+    rendered = cluster.command(
+        "balance", "render", "haproxy", "--data", str(cluster.data), "--bind", "127.0.0.1:1"
+    ).stdout
+    assert [line.split()[1] for line in rendered.splitlines() if line.startswith("    server ")] == list(EDGES)
     file, mark = tmp_path / "nginx.conf", tmp_path / "mark"
     command = ["balance", "render", "nginx", "--data", str(cluster.data), "--watch", str(file)]
     command += ["--exec", f"sh -c 'date +%s.%N >> {mark}'"]

@@ -186,7 +186,7 @@ def test_ring_show_and_explain(cluster: LocalCluster) -> None:
 def test_node_list_shows_clients_and_load_of_edges(cluster: LocalCluster) -> None:
     """`node list` shows the clients and the load from gossip, and an address for each listener."""
 
-    def told(name: str) -> dict[str, Any]:
+    def node_row(name: str) -> dict[str, Any]:
         nodes = cluster.admin("node", "list")["nodes"]
         return next(node for node in nodes if node["node"] == name)
 
@@ -194,12 +194,12 @@ def test_node_list_shows_clients_and_load_of_edges(cluster: LocalCluster) -> Non
         (line,) = (line for line in cluster.metrics("edge-0").splitlines() if line.startswith("stratamq_clients "))
         return int(float(line.split()[1]))
 
-    cluster.wait_for(lambda: told("edge-0")["connected"] is not None, "told by gossip")
+    cluster.wait_for(lambda: node_row("edge-0")["connected"] is not None, "told by gossip")
     clients = [connected(cluster, 0) for _ in range(3)]
-    cluster.wait_for(lambda: told("edge-0")["connected"] == there() >= 3, "as many as there are")
-    assert 0.0 <= told("edge-0")["load"] <= 1.0
-    assert told("edge-0")["clients"]["tls"].endswith(f":{cluster.port(0)}")
-    assert told("router-0")["connected"] is None
+    cluster.wait_for(lambda: node_row("edge-0")["connected"] == there() >= 3, "as many as there are")
+    assert 0.0 <= node_row("edge-0")["load"] <= 1.0
+    assert node_row("edge-0")["clients"]["tls"].endswith(f":{cluster.port(0)}")
+    assert node_row("router-0")["connected"] is None
     for client in clients:
         client.close()
 

@@ -82,14 +82,17 @@ def test_added_user_gets_permissions_of_its_role(place: Place) -> None:
         to = ("-V", "5", "-p", str(place.ports()[0]), "-q", "1", "-m", "x")
         publisher = [PUBLISHER, *to, "-u", "ann", "-P", "good"]
         for topic, exit_code in (("up/ann/x", 0), ("up/bob/x", 135)):
-            said = subprocess.run(
+            refused_command = subprocess.run(
                 [*publisher, "-t", topic],
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE_S,
                 check=False,
             )
-            assert (exit_code == 0) == ("Not authorized" not in said.stderr + said.stdout), (topic, said)
+            assert (exit_code == 0) == ("Not authorized" not in refused_command.stderr + refused_command.stdout), (
+                topic,
+                refused_command,
+            )
 
 
 def test_password_from_prompt(place: Place) -> None:

@@ -161,8 +161,11 @@ def test_long_operations_share_one_table(place: OperatedCluster, by_api: ByApi) 
     assert place.ask("node", "drain", "edge-1", "--no-wait").code == 0
     try:
         for words in (("operation", "list", "-o", "json"), ("operation", "show", "drain-edge-1")):
-            asked, told = by_api.run(*words), place.cluster.command(*words, "--data", str(place.cluster.data))
-            assert asked == (told.returncode, told.stdout, told.stderr) and "drain-edge-1" in asked[1], words
+            by_service, over_link = by_api.run(*words), place.cluster.command(*words, "--data", str(place.cluster.data))
+            assert (
+                by_service == (over_link.returncode, over_link.stdout, over_link.stderr)
+                and "drain-edge-1" in by_service[1]
+            ), words
         assert by_api.run("operation", "list", role="viewer")[0] == 0
     finally:
         cancelled = by_api.run("operation", "cancel", "drain-edge-1")
@@ -209,8 +212,8 @@ def test_unresponsive_node_is_named(place: OperatedCluster, by_api: ByApi) -> No
         assert by_api.run("client", "list", "--require-complete")[0] == 1
         for path in ("", "/subscriptions", "/inflight"):
             address = f"{by_api.url}api/v1/clients/of-a-silent-edge{path}"
-            told = httpx.get(address, headers=headers, timeout=PATIENCE_S).json()
-            assert told["complete"] is False and [one["node"] for one in told["partial"]] == ["edge-1"], told
+            body = httpx.get(address, headers=headers, timeout=PATIENCE_S).json()
+            assert body["complete"] is False and [one["node"] for one in body["partial"]] == ["edge-1"], body
     finally:
         os.kill(process, signal.SIGCONT)
 

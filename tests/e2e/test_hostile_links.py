@@ -158,7 +158,7 @@ ELSEWHERE = tuple(f"127.0.7.{number}" for number in range(1, 5))
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "sent"),
     [
         pytest.param(("127.0.0.1",), b"", id="of the nodes' own address, silent"),
         pytest.param(ELSEWHERE, b"", id="of four others, silent", marks=pytest.mark.slow),
@@ -167,13 +167,13 @@ ELSEWHERE = tuple(f"127.0.7.{number}" for number in range(1, 5))
     ],
 )
 def test_operators_and_nodes_connect_beside_idle_connections(
-    cluster: LocalCluster, sources: tuple[str, ...], said: bytes
+    cluster: LocalCluster, sources: tuple[str, ...], sent: bytes
 ) -> None:
     """400 connections at each link port, reopened when closed: status, and a restart."""
     with contextlib.ExitStack() as stack:
         for node in NODES:
             host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
-            stack.enter_context(idle_connections((host, int(port)), STRANGERS, sources, said))
+            stack.enter_context(idle_connections((host, int(port)), STRANGERS, sources, sent))
             cluster.wait_for(lambda node=node: refused(cluster, node) > 50, f"strangers refused by {node}", 20)  # type: ignore[misc]
         for _ in range(3):
             cluster.admin("cluster", "status")
@@ -235,9 +235,9 @@ def test_gateway_follows_map_only_at_routers(cluster: LocalCluster, node: str) -
         link.sendall(encode_hello(NodeIdentity(CLUSTER, f"g-{node}", "gateway", 5)))
         link.sendall(frame(FrameKind.CONTROL, encode_control(FollowMap(0)), 1))
         link.settimeout(AT_ONCE_S)
-        said = b""
-        while b"MapPage" not in said:
-            said += link.recv(65_536)
+        received = b""
+        while b"MapPage" not in received:
+            received += link.recv(65_536)
         link.sendall(frame(FrameKind.CONTROL, encode_control(Heartbeat(f"g-{node}", 5, 1.0, 1)), 2))
         assert is_closed(link)
     alive(cluster, node)

@@ -176,5 +176,5 @@ def test_hostile_names_inject_no_line_into_logs_audits_or_lists(place: Place) ->
     actors = {line.get("actor") for line in lines if line.get("kind") == "login"}
     assert any(actor and "victim" in actor for actor in actors)
     for line in (place.cluster.data / "edge-9.txt").read_bytes().rstrip(b"\n").split(b"\n"):
-        said = line.decode()
-        assert said.isprintable() and json.loads(said)["event"], said[:200]
+        output_line = line.decode()
+        assert output_line.isprintable() and json.loads(output_line)["event"], output_line[:200]

@@ -172,7 +172,7 @@ def other_claims() -> Iterator[tuple[str, bytes]]:
 
 def test_hostile_tokens(place: Place) -> None:
     """Alg none, HMAC with the public key, 4 000 claims, 1 000 levels, other types, times of 2^63."""
-    wrong = [*other_algorithms(), *((name, signed(said)) for name, said in other_claims())]
+    wrong = [*other_algorithms(), *((name, signed(payload)) for name, payload in other_claims())]
     assert place.comes(signed(claims())) == 0
     before = place.resident()
     for name, token in wrong:
@@ -185,7 +185,9 @@ def test_hostile_tokens(place: Place) -> None:
 def test_hostile_renewal_closes_connection(place: Place) -> None:
     """The same by AUTH of a connected client: it is disconnected, and receives no message by its invalid token."""
     method: Properties = {PropertyId.AUTHENTICATION_METHOD: "JWT"}
-    for name, token in list(other_algorithms())[::5] + [(name, signed(said)) for name, said in other_claims()][::5]:
+    for name, token in (
+        list(other_algorithms())[::5] + [(name, signed(payload)) for name, payload in other_claims()][::5]
+    ):
         client = BlockingClient(place.edge.port("public"))
         first = {**method, PropertyId.AUTHENTICATION_DATA: signed(claims())}
         assert client.connect("c", properties=first).reason_code == 0

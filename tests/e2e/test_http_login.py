@@ -122,11 +122,11 @@ def publishes(port: int, user: str, topic: str) -> int:
     client, outcome = come(port, user=user, password="x")
     answered, codes = threading.Event(), []
 
-    def said(*arguments: Any) -> None:
+    def script(*arguments: Any) -> None:
         codes.append(arguments[3].value)
         answered.set()
 
-    client.on_publish = said
+    client.on_publish = script
     assert outcome.wait(TIMEOUT_S) and outcome.code == 0
     client.publish(topic, "m", 1)
     assert answered.wait(TIMEOUT_S)

@@ -97,8 +97,14 @@ def test_running_cluster_has_families_of_docs_page() -> None:
     assert not NEVER & kinds.keys()
     wrong = {name: shown.get(name) for name, wanted in LABELS.items() if shown.get(name) != wanted}
     assert not wrong, "labels are others"
-    told = {name: set(labels.split(",")) for name, labels in re.findall(r"`(\w+)\{([\w,]+)\}`", PAGE.read_text())}
-    assert not {name: (labels, shown[name]) for name, labels in told.items() if name in shown and shown[name] != labels}
+    labels_in_docs = {
+        name: set(labels.split(",")) for name, labels in re.findall(r"`(\w+)\{([\w,]+)\}`", PAGE.read_text())
+    }
+    assert not {
+        name: (labels, shown[name])
+        for name, labels in labels_in_docs.items()
+        if name in shown and shown[name] != labels
+    }
     assert {name for name, kind in kinds.items() if kind == "histogram"} >= HISTOGRAMS
     assert 'stratamq_connections{listener="plain",protocol="3.1.1"} 1.0' in page
     assert re.search(r"^stratamq_delivery_seconds_count [1-9]", page, re.M)

@@ -61,8 +61,8 @@ class Place(NamedTuple):
     authority: DevelopmentAuthority
     responder: HttpChild
 
-    def says(self, **said: str) -> None:
-        (self.folder / "next").write_text(json.dumps(said))
+    def says(self, **behaviour: str) -> None:
+        (self.folder / "next").write_text(json.dumps(behaviour))
         (self.folder / "next").replace(self.folder / "said")
 
     def device(self, name: str) -> CertificateFiles:

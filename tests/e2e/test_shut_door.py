@@ -65,9 +65,9 @@ def test_clients_refused_at_once_without_an_edge(cluster: LocalCluster) -> None:
 
         def look() -> None:
             while not over.is_set():
-                told = status_of(cluster, "alone")
-                found = any(not row["state"].startswith("left out") for row in told["edges"])
-                seen.append((found, told["listeners"]["alone"].endswith(" open")))
+                balancer_status = status_of(cluster, "alone")
+                found = any(not row["state"].startswith("left out") for row in balancer_status["edges"])
+                seen.append((found, balancer_status["listeners"]["alone"].endswith(" open")))
 
         looking = threading.Thread(target=look)
         looking.start()

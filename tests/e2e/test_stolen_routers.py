@@ -89,7 +89,7 @@ def serves(cluster: LocalCluster, name: str) -> BlockingClient:
 def test_forged_map_step_has_no_effect(cluster: LocalCluster, thief: StolenRouter) -> None:
     """Each storage node removed its partitions, and no durable CONNECT succeeded afterwards."""
     stays = serves(cluster, "map")
-    before, told = the_map(cluster), cluster.admin("cluster", "status")
+    before, status_before = the_map(cluster), cluster.admin("cluster", "status")
     nowhere = {number: PartitionEntry(entry.epoch + 1) for number, entry in enumerate(before.partitions)}
     step = MapStep(MapDelta(before.epoch + 1, partitions=nowhere, before=before.digest))
     for storage in STORAGES:
@@ -101,7 +101,7 @@ def test_forged_map_step_has_no_effect(cluster: LocalCluster, thief: StolenRoute
     stays.socket.close()
     serves(cluster, "map-2").socket.close()
     after = cluster.admin("cluster", "status")
-    assert is_settled(cluster) and not after["contradictions"] and after["map_epoch"] == told["map_epoch"]
+    assert is_settled(cluster) and not after["contradictions"] and after["map_epoch"] == status_before["map_epoch"]
 
 
 def test_forged_policy_step_grants_no_permission(cluster: LocalCluster, thief: StolenRouter) -> None:

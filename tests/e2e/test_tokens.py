@@ -76,8 +76,8 @@ def place() -> Iterator[Place]:
 
 
 def token(key: Any, algorithm: str, kid: str = "", **claims: object) -> str:
-    said: dict[str, object] = {"sub": "ann", "aud": "edge", "exp": int(time.time()) + 600, **claims}
-    return jwt.encode(said, key, algorithm, headers={"kid": kid} if kid else None)
+    payload: dict[str, object] = {"sub": "ann", "aud": "edge", "exp": int(time.time()) + 600, **claims}
+    return jwt.encode(payload, key, algorithm, headers={"kid": kid} if kid else None)
 
 
 def test_tokens_of_a_shared_secret(place: Place) -> None:
@@ -115,8 +115,8 @@ def test_mosquitto_sub_with_a_token(place: Place) -> None:
     keep_one(port, "x", token(SECRET, "HS256"))
     assert read_one(port, "x", token(SECRET, "HS256")) == (0, "for you\n")
     for wrong in (token(b"another secret of thirty-two bytes", "HS256"), token(SECRET, "HS256", aud="other")):
-        code_of_end, said = read_one(port, "x", wrong)
-        assert code_of_end in (0x86, 0x87) and said == ""
+        code_of_end, output = read_one(port, "x", wrong)
+        assert code_of_end in (0x86, 0x87) and output == ""
 
 
 def test_connection_closed_when_token_expires(place: Place) -> None:

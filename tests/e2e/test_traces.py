@@ -78,11 +78,11 @@ def test_client_traced(place: OperatedCluster) -> None:
     assert place.run("trace", "start", "client", "told-*", "--name", "client")[0] == 0
     traced, other = place.come("told-one", 0), place.come("untold", 1)
     got = place.subscribe(traced, "told/in")
-    heard = place.subscribe(other, "told/out")
+    deliveries = place.subscribe(other, "told/out")
     traced.publish("told/out", b"1", qos=0)
     other.publish("told/in", b"2", qos=1).wait_for_publish(WAIT_S)
     other.publish("told/out", b"3", qos=1).wait_for_publish(WAIT_S)
-    place.cluster.wait_for(lambda: len(got) == 1 and len(heard) == 2, "delivered", WAIT_S)
+    place.cluster.wait_for(lambda: len(got) == 1 and len(deliveries) == 2, "delivered", WAIT_S)
     place.cluster.wait_for(lambda: ("acked", "edge", "told-one") in stages(events_of(place, "client")), "acked", WAIT_S)
     traced.disconnect()
     place.cluster.wait_for(

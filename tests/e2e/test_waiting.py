@@ -53,8 +53,8 @@ class Nodes:
         self._lifeline, self._ours = os.pipe()  # as children of `up` have one: their files lie in one folder
 
     def start(self, node: NodePlan, *settings: str) -> None:
-        told = [word for setting in (*self.settings, *settings) for word in ("--set", setting)]
-        words = [*told, "--lifeline-fd", str(self._lifeline)]
+        set_options = [word for setting in (*self.settings, *settings) for word in ("--set", setting)]
+        words = [*set_options, "--lifeline-fd", str(self._lifeline)]
         command = [sys.executable, "-m", "stratamq", node.tier, "--config", str(node.config), *words]
         with self.log(node).open("wb") as log:
             self.running.append(subprocess.Popen(command, stderr=log, pass_fds=(self._lifeline,)))

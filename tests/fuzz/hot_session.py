@@ -84,13 +84,13 @@ class HotSession:
             broker.hot.feed(conn, data[at : at + step])
             broker.hot.end_turn(broker.now_ns)
             at += step
-        said = self._hear(conn)
+        effects = self._hear(conn)
         if choice & 0x20:
             for later_ns in (1, 11 * SECOND_NS):  # above Receive Maximum its own PUBRELs may be missing
                 broker.hot.sweep(broker.now_ns + later_ns)
-            said += self._hear(conn)
+            effects += self._hear(conn)
         self._forget(conn)
-        return said
+        return effects
 
     def _open(self, conn: Any, version: int, choice: int, quota: int) -> None:
         """Accept the client; with some choices it is also a subscriber with messages in flight to it.
@@ -118,10 +118,10 @@ class HotSession:
     def _hear(self, conn: Any) -> list[Any]:
         broker = self.broker
         self._give_back()
-        said: list[Any] = [conn.closed, conn.parked, broker.raw(conn)]
+        effects: list[Any] = [conn.closed, conn.parked, broker.raw(conn)]
         for number, subscriber in enumerate(self._subscribers):
             output = broker.raw(subscriber)
-            said.append(output)
+            effects.append(output)
             if len(self._seen) % READ_EVERY == 0 or self._decoders[number] is None:
                 # For any input, output to other clients is well-formed MQTT.
                 decoder = StreamDecoder((5, 4, 5)[number], LIMITS)
@@ -132,7 +132,7 @@ class HotSession:
                     identifier = getattr(packet, "packet_identifier", None)
                     if identifier:
                         self._acknowledge(number, identifier)
-        return said
+        return effects
 
     def _give_back(self) -> None:
         """Deliver the copies that were held."""
@@ -170,17 +170,17 @@ class HotSession:
             broker.send(node.conn, data[1:])
         else:
             node.send((4, 5, 6, 7)[kind % 4], data[1:])
-        said: list[Any] = [node.conn.closed]
+        effects: list[Any] = [node.conn.closed]
         if kind & 0x80:
-            said.append(broker.raw(node.conn))  # may acknowledge frames that our end of the link never sent
+            effects.append(broker.raw(node.conn))  # may acknowledge frames that our end of the link never sent
         elif not node.conn.closed:
-            said += node.take()
+            effects += node.take()
         self._give_back()
         for subscriber in self._subscribers:
-            said.append(broker.raw(subscriber))
+            effects.append(broker.raw(subscriber))
         broker.hot.retire_peer(node.peer)
         self._forget(node.conn)
-        return said
+        return effects
 
 
 def _nothing(*_: object) -> None: ...

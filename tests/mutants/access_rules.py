@@ -190,14 +190,14 @@ ACCESS_RULES = (
         "access/identity/tokens.py",
         _replaced(tokens, "_is_for", _always(True)),
         lambda: test_tokens.test_claims_that_are_refused("aud of others"),
-        "a token for others is accepted",
+        "a token of another audience is accepted",
     ),
     SeededBug(
         "token_that_no_revocation_can_name",
         "access/identity/tokens.py",
         _replaced(tokens, "_token_id", _always("")),
         test_tokens.test_the_name_by_which_a_token_is_revoked,
-        "a revoked token goes on",
+        "a revoked token stays valid",
     ),
     SeededBug(
         "keys_kept_for_ever",

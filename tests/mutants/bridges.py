@@ -60,7 +60,7 @@ BRIDGES: tuple[SeededBug, ...] = (
         "test_seeds",
     ),
     SeededBug(
-        "what the sink rejects counts as done",
+        "messages rejected by the sink count as done",
         "gateways/bridges/pump.py Pump.reject",
         lambda patch: patch.setattr(BridgePump, "reject", lambda self, token, *_: self.done(token)),
         _B.test_seeds,

@@ -95,7 +95,7 @@ DATAGRAMS: tuple[SeededBug, ...] = (
         "test_sealed_repeated_open_creates_no_session",
     ),
     SeededBug(
-        "a subscriber that answers others is given up for one",
+        "a subscriber that answers other messages is removed for one",
         "gateways/datagrams/deliveries.py Deliveries.record_received",
         lambda patch: patch.setattr(Deliveries, "record_received", lambda _self, _now, _endpoint: None),
         _D.test_deliveries_lossy_subscriber_receives_all,

@@ -66,21 +66,21 @@ def _looks_at_its_new_ones(self: DisconnectedFilterChecks) -> None:
 
 EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
-        "an absent client's filters are judged by an older policy than they are of",
+        "an absent client's filters are authorized by an older policy than their own",
         "edge/rights/absent.py AbsentUserChecks.check_filters",
         lambda patch: patch.setattr(AbsentUserChecks, "check_filters", _by_an_older_view),
         _A.test_newer_policy_is_not_judged_by_an_older_view,
         "test_newer_policy_is_not_judged_by_an_older_view",
     ),
     SeededBug(
-        "whoever leaves before its filters are judged is forgotten",
+        "a client that leaves before its filters are authorized is forgotten",
         "edge/disconnected_filters.py DisconnectedFilterChecks.left",
         lambda patch: patch.setattr(DisconnectedFilterChecks, "left", lambda *_: None),
         partial(_A.test_disconnect_before_check_is_checked_by_its_edge, "told", 1),
         "test_disconnect_before_check_is_checked_by_its_edge",
     ),
     SeededBug(
-        "an edge that ended has nobody look at what it left",
+        "the sessions of an ended edge are not checked",
         "edge/disconnected_filters.py DisconnectedFilterChecks._follow_map",
         lambda patch: patch.setattr(DisconnectedFilterChecks, "_follow_map", _looks_at_its_new_ones),
         _A.test_new_edge_of_a_partition_checks_it_whole,
@@ -94,7 +94,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_unresponsive_partition_does_not_delay_others",
     ),
     SeededBug(
-        "a member of a part of a group gets what it may not have",
+        "a member with part of a group's filter gets denied topics",
         "edge/subscriptions/ephemeral_sessions.py EphemeralSubscriptions._member",
         lambda patch: patch.setattr(
             EphemeralSubscriptions, "_member", lambda _, group, turn, *__: group.member_at(turn)
@@ -103,7 +103,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_copies_go_to_authorized_members",
     ),
     SeededBug(
-        "a will is judged without the place that it was left from",
+        "a will is authorized without its client's address",
         "edge/publishing/publishing.py Publishing.fire_will",
         lambda patch: patch.setattr(publishing, "AbsentClientMessage", _left_from_nowhere),
         partial(
@@ -116,7 +116,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_will_is_discarded_by_ban_of_its_address_or_certificate",
     ),
     SeededBug(
-        "an absent client's filters are judged without the address that a rule asks for",
+        "an absent client's filters are authorized without the address of a rule",
         "access/rules/rules.py Rule.asks_connection",
         lambda patch: patch.setattr(AccessRule, "asks_connection", False),
         _A.test_rules_with_unknown_conditions_remove_nothing,
@@ -144,28 +144,28 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_filters_without_grant_are_removed",
     ),
     SeededBug(
-        "whoever proves itself again without end is read without end",
+        "a client that reauthenticates without end is read without end",
         "edge/login/logins.py RENEWAL_NS",
         _costs_nothing,
         _N.test_reauthentication_is_rate_limited,
         "test_reauthentication_is_rate_limited",
     ),
     SeededBug(
-        "all filters of one client are judged in one turn",
+        "all filters of one client are authorized in one iteration",
         "edge/rights/sweep.py _Look.take",
         lambda patch: patch.setattr(sweeps._FilterCheck, "take", _all_at_once),
         _N.test_many_filters_are_checked_over_several_iterations,
         "test_many_filters_are_checked_over_several_iterations",
     ),
     SeededBug(
-        "an unknown listener judges nobody",
+        "an unknown listener authorizes no client",
         "edge/rights/sources.py RuleBook.of",
         lambda patch: patch.setattr(RuleBook, "of", lambda self, name: self.by_listener.get(name)),
         _S.test_unknown_listener_gives_no_rules,
         "test_unknown_listener_gives_no_rules",
     ),
     SeededBug(
-        "filters of earlier connections are nobody's",
+        "filters of earlier connections have no owner",
         "edge/rights/sweep.py ReauthorizationPass._check_resumed",
         lambda patch: patch.setattr(ReauthorizationPass, "_check_resumed", _forgets),
         _F.test_resume_removes_filters_without_permission,

@@ -112,14 +112,14 @@ FEDERATION: tuple[SeededBug, ...] = (
         "test_a_waiting_retained_message_is_not_known_after_a_crash",
     ),
     SeededBug(
-        "what a neighbour is given for others is not compared with what comes",
+        "filters announced for other agents are not compared with received ones",
         "gateways/federation/transit_monitor.py PassingOn.record_handoff",
         lambda patch: patch.setattr(TransitMonitor, "record_handoff", lambda *_: None),
         _P.test_an_agent_that_forwards_nothing_is_reported_and_avoided,
         "test_an_agent_that_forwards_nothing_is_reported_and_avoided",
     ),
     SeededBug(
-        "agents that are far away judge as soon as those that are near",
+        "distant agents decide as soon as near ones",
         "gateways/federation/transit_monitor.py PassingOn.patience_s",
         lambda patch: patch.setattr(TransitMonitor, "patience_s", lambda _self, _destination: 35.0),
         _P.test_the_nearest_agent_judges_first,

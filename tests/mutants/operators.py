@@ -74,7 +74,7 @@ OPERATORS: tuple[SeededBug, ...] = (
         "test_query_role_is_the_lower_of_certificate_and_query",
     ),
     SeededBug(
-        "a payload is shown to whoever does not ask for it",
+        "a payload is shown without a request",
         "wire/queries/query_server.py _shown",
         lambda patch: patch.setattr(query_server, "_shown", lambda look, _, columns: tuple(look.columns or columns)),
         partial(_P.test_payload_is_shown_only_to_authorized_operators, "retained", {}, [], "viewer", None, ""),

@@ -118,8 +118,8 @@ def _nobody_asks_for_the_user(original: Any, self: Any, names: Any, heard: Any) 
     del original, self, names, heard
 
 
-def _bug(name: str, where: str, patch: Any, witness: Callable[[], None], said: str) -> SeededBug:
-    return SeededBug(name, where, patch, witness, said, BUDGET_S)
+def _bug(name: str, where: str, patch: Any, witness: Callable[[], None], caught_by: str) -> SeededBug:
+    return SeededBug(name, where, patch, witness, caught_by, BUDGET_S)
 
 
 POLICY_SCHEDULES: tuple[SeededBug, ...] = (
@@ -152,7 +152,7 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
         "test_an_answer_from_before_a_change_of_rights_is_not_kept",
     ),
     _bug(
-        "A5: a login that waits for its hash is not judged anew",
+        "A5: a login that waits for its hash is not authorized again",
         "edge/login/logins.py ClientLogins.permissions_removed",
         lambda patch: patch.setattr(ClientLogins, "permissions_removed", lambda _: None),
         partial(_P.test_a5_late_success_fills_no_cache, 0.1),

@@ -290,7 +290,7 @@ BUGS: tuple[SeededBug, ...] = (
         _O.test_old_connection_has_no_effect_after_a_takeover,
     ),
     _bug(
-        "packet identifier in use is given again",
+        "packet identifier in use is assigned again",
         DurableSession,
         "_identify",
         _identifiers_begin_again,
@@ -311,14 +311,14 @@ BUGS: tuple[SeededBug, ...] = (
         _P.test_released_identifier_keeps_its_counter_after_a_crash,
     ),
     _bug(
-        "released counter is given again",
+        "released counter is assigned again",
         InboundIdentifiers,
         "release",
         _counter_dies_with_its_row,
         _P.test_released_identifier_keeps_its_counter_after_a_crash,
     ),
     _bug(
-        "SUBACK before the route stands",
+        "SUBACK before the route is registered",
         Subscriptions,
         "subscribe",
         _answer_subscribe_at_once,
@@ -342,7 +342,7 @@ BUGS: tuple[SeededBug, ...] = (
         "test_will_fires_once_or_not_at_all",
     ),
     _bug(
-        "wills of a dead edge are forgotten",
+        "wills of a dead edge are not published",
         Owners,
         "edge_dead",
         None,
@@ -350,7 +350,7 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     replace(
         _bug(
-            "wills in flight are more than receivers tell apart",
+            "wills in flight exceed the receivers' deduplication",
             OrderWindow,
             "send_some",
             _above_the_window,
@@ -381,7 +381,7 @@ BUGS: tuple[SeededBug, ...] = (
         test_retained_reads.test_s14_retained_and_live_copy_are_delivered_once,
     ),
     _bug(
-        "a go goes over a turn that has ended",
+        "a quantum exceeds an expired time budget",
         StorageCore,
         "handle",
         _turn_that_says_no_end,

@@ -94,7 +94,7 @@ STORAGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_stored_session_refuses_other_users",
     ),
     SeededBug(
-        "claims name nobody",
+        "claims name no user",
         "storage/rights/owners.py owner_by_claim",
         lambda patch: patch.setattr(ownership, "owner_by_claim", lambda known, _: known),
         partial(_O.test_ephemeral_client_without_row_is_owned_by_its_claim, will=False),
@@ -136,7 +136,7 @@ STORAGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_refused_qos_2_repeat_is_not_redispatched",
     ),
     SeededBug(
-        "a client that came since loses what it was granted",
+        "a client that connected later loses its granted filters",
         "storage/sessions/disconnected.py AwaySessions.revoke",
         lambda patch: patch.setattr(DisconnectedSessions, "revoke", _of_any_connection),
         _A.test_client_that_reconnected_keeps_its_filters,
