@@ -1,10 +1,10 @@
-"""The command line: one file for each group of verbs, and what they share.
+"""The command line: one file for each group of commands, and the code that they share.
 
-Owns: Verbs, their options and texts, tables and progress on a terminal, exit codes.
+Owns: Commands, options and help texts, tables and progress bars, exit codes.
 
-Doors: ``main`` is the entry point; ``asking`` asks a router, ``output`` shows what came back.
+Entry points: ``main``; ``node_requests`` sends requests to routers, ``output`` prints results.
 
-Always holds: An error of the user is one line and exit code 2. What ``-o json`` prints stays the same.
+Invariant: A user error is one line and exit code 2. The output of ``-o json`` is stable between releases.
 
-May import: the files of ``stratamq`` beside this folder, and every room.
+May import: the files of ``stratamq`` beside this folder, and every package.
 """

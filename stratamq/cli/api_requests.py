@@ -1,6 +1,6 @@
-"""``--api URL --token-file F``: verbs asked of the HTTP service in the place of a router, and ``--show-api``.
+"""``--api URL --token-file F``: requests to the HTTP service instead of a router, and ``--show-api``.
 
-The reply has the form of a router's, so that a command prints and ends the same whichever way it asked.
+A reply has the form of a router's reply, so commands print it in the same way.
 """
 
 import secrets
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["api_of", "ask_api", "line_of_call", "page_of", "refuse_show", "show_call"]
 
-ASK_S = 70.0  # the service ends a request after a minute
+ASK_S = 70.0  # the service aborts a request after a minute
 T = TypeVar("T")
 
 
 def api_of(options: "Options") -> "Api":
-    """Return the service that the options name.
+    """Return the HTTP service of the options.
 
     Raises:
-        UserError: The address or the token cannot be used.
+    UserError: The address or the token is invalid.
     """
     from admin.api import Api, read_token
 
@@ -32,36 +32,36 @@ def api_of(options: "Options") -> "Api":
 
 
 def call_of_verb(verb: str, arguments: Mapping[str, object]) -> "ApiCall":
-    """Return the request for a verb.
+    """Return the HTTP request of a verb.
 
     Raises:
-        UserError: The API has none.
+    UserError: The API has no such request.
     """
     from admin.http.command_paths import call_of
     from conf.errors import ExitCode, UserError
 
     call = call_of(verb, arguments)
     if call is None:
-        raise UserError(f"`{verb}` is not in the API: ask a router, without --api and --show-api", ExitCode.USAGE)
+        raise UserError(f"`{verb}` is not available in the HTTP API: omit --api and --show-api", ExitCode.USAGE)
     return call
 
 
 def show_call(verb: str, arguments: Mapping[str, object]) -> None:
-    """Print the request for a verb, and end.
+    """Print the HTTP request of a verb and exit.
 
     Raises:
-        UserError: The API has none.
-        typer.Exit: It is printed.
+    UserError: The API has no such request.
+    typer.Exit: The request is printed.
     """
     typer.echo(line_of_call(verb, arguments))
     raise typer.Exit
 
 
 def line_of_call(verb: str, arguments: Mapping[str, object]) -> str:
-    """Return the request for a verb as one line.
+    """Return the HTTP request of a verb as one line.
 
     Raises:
-        UserError: The API has none.
+    UserError: The API has no such request.
     """
     from stratamq.cli.output import printable
 
@@ -69,11 +69,11 @@ def line_of_call(verb: str, arguments: Mapping[str, object]) -> str:
 
 
 def page_of(options: "Options", path: str, kind: type[T]) -> T:
-    """Return a page of the service.
+    """Return a page of the HTTP service.
 
     Raises:
-        UserError: It has none at this path, refuses the token, or does not answer.
-        typer.Exit: ``--show-api``: the call is printed.
+    UserError: The path does not exist, the token is refused, or the service does not respond.
+    typer.Exit: The request is printed (``--show-api``).
     """
     from admin.api import ApiCall, read_answer
 
@@ -86,23 +86,23 @@ def page_of(options: "Options", path: str, kind: type[T]) -> T:
 
 
 def refuse_show(options: "Options") -> None:
-    """Refuse ``--show-api`` of a command that is many calls.
+    """Refuse ``--show-api`` for a command that sends many requests.
 
     Raises:
-        UserError: It is wanted.
+    UserError: The option is set.
     """
     from conf.errors import ExitCode, UserError
 
     if options.show_api:
-        text = "--show-api: this command is many calls; docs/dashboard.md says which lists and changes there are"
+        text = "--show-api: this command sends many requests; docs/dashboard.md lists the API"
         raise UserError(text, ExitCode.USAGE)
 
 
 def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "AdminReply":
-    """Ask the service for a verb, and return the reply as a router would give it.
+    """Send a verb to the HTTP service; return the reply in the form of a router's reply.
 
     Raises:
-        UserError: It has no such verb, refuses the token, or does not answer.
+    UserError: The verb does not exist, the token is refused, or the service does not respond.
     """
     from access.operators.commands import VERBS
     from admin.api import ApiError, read_answer
@@ -120,7 +120,7 @@ def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "
         return AdminReply(0, False, refused.result, refused.message, refused.exit_code)
     if (
         status == 202 and isinstance(result, dict) and "operation" in result
-    ):  # begun: the router's own answer does not name it
+    ):  # started: a router's reply does not contain the operation
         return AdminReply(0, True, {name: value for name, value in result.items() if name != "operation"})
     if status == 202 and isinstance(result, dict):
         return AdminReply(0, False, result, str(result.pop("detail", "")), ExitCode.PARTIAL)

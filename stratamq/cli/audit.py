@@ -1,7 +1,7 @@
-"""``stratamq audit ...``: files of the audit, checked and read where they lie, and the reports of ``jobs audit``.
+"""``stratamq audit ...``: verify and print audit log files, and list the reports of ``jobs audit``.
 
-Works on files alone: no node is asked, and none has to run. A line that was changed may hold anything, so what is shown
-of it is printable. With ``--api`` the reports are those that the HTTP service has.
+Reads files only: no node has to run. A changed line may hold any bytes, so output is made printable.
+With ``--api`` the reports come from the HTTP service.
 """
 
 import stat
@@ -20,29 +20,29 @@ from stratamq.cli.output import OutputFormat, OutputOption, print_result
 __all__ = ["register"]
 
 TAIL_MAX = 1_000
-FILE = Annotated[Path, typer.Argument(metavar="FILE", help="The audit of a node.")]
-FILES = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of one node's audit, the oldest first.")]
+FILE = Annotated[Path, typer.Argument(metavar="FILE", help="Audit log of a node.")]
+FILES = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Audit log files of one node, oldest first.")]
 FOLDER = Annotated[
-    Path | None, typer.Argument(metavar="[FOLDER]", help="Below which the reports are; default: audits in --data.")
+    Path | None, typer.Argument(metavar="[FOLDER]", help="Folder of the reports; default: audits in --data.")
 ]
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 COLUMNS = (
     *("report", "at_ms", "verdict", "acked", "delivered", "queued", "expired", "dropped", "lost", "duplicated"),
     *("replica_diff", "findings"),
 )
-COUNT = Annotated[int, typer.Option("-n", "--lines", min=1, max=TAIL_MAX, help="How many lines.")]
+COUNT = Annotated[int, typer.Option("-n", "--lines", min=1, max=TAIL_MAX, help="Number of lines.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    audit = group(app, "audit", "What was done to nodes, and refused by them.")
-    audit.command("verify", help="Check that no line was changed, taken out or moved.")(verify)
+    audit = group(app, "audit", "Audit logs: operators' changes and refused requests.")
+    audit.command("verify", help="Verify that no line was changed, removed or moved.")(verify)
     audit.command("tail", help="Show the last lines of a file.")(tail)
     audit.command("reports")(reports)
 
 
 def verify(files: FILES, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Check files as one chain, and print where each ends; a break ends with exit code 1."""
+    """Verify files as one chain and print the end of each; a broken chain ends with exit code 1."""
     from access.operators import audit_chain
     from conf.errors import UserError
 
@@ -61,7 +61,7 @@ def verify(files: FILES, output: OutputOption = OutputFormat.TABLE) -> None:
 
 
 def tail(file: FILE, lines: COUNT = 20) -> None:
-    """Print the last lines as they stand, but for characters that a terminal would act on."""
+    """Print the last lines; control characters are replaced."""
     from access.operators import audit_chain
 
     for line in audit_chain.tail(_lines(file), lines):
@@ -71,7 +71,7 @@ def tail(file: FILE, lines: COUNT = 20) -> None:
 
 @asks
 def reports(options: Options, folder: FOLDER = None) -> None:
-    """Show what `jobs audit --output` found, the newest first; exit code 1 where the newest one lost something."""
+    """List the reports of `jobs audit --output`, newest first; exit code 1 if the newest one has lost messages."""
     from admin.api_rows import row_told
     from admin.audits import AuditPage, AuditRow, read_reports
     from conf.errors import ExitCode, UserError
@@ -107,14 +107,14 @@ def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file.
 
     Raises:
-        UserError: It cannot be read, or is no file.
+    UserError: The path is not a readable file.
     """
     from access.operators.audit_file import read_lines
     from conf.errors import UserError
 
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"audit {path} is no file")
+            raise UserError(f"audit {path} is not a regular file")
         yield from read_lines(path)
     except OSError as error:
         raise UserError(f"audit {path}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""``stratamq balance``: one door for many edges, its state, and configurations of other balancers."""
+"""``stratamq balance``: a load balancer for edges, its status, and configurations for other balancers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +14,12 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group; without a verb it runs the balancer."""
+    """Add the group; without a verb it runs the load balancer."""
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.callback(invoke_without_command=True)(balance)
     group.command("status")(status)
     group.command("render")(render)
-    app.add_typer(group, name="balance", help="Run a balancer: one address in front of many edges.")
+    app.add_typer(group, name="balance", help="Run a load balancer in front of the edges.")
 
 
 def balance(
@@ -29,7 +29,7 @@ def balance(
     ready_fd: ReadyOption = -1,
     lifeline_fd: LifelineOption = -1,
 ) -> None:
-    """Run a balancer: one address in front of many edges."""
+    """Run a load balancer in front of the edges."""
     if not hand_options_on(context):
         raise typer.Exit(run_tier("balance", config, settings or [], ready_fd, lifeline_fd))
 
@@ -39,7 +39,7 @@ def status(
     data: Annotated[Path, typer.Option(help="Folder of `stratamq up --balance`.")] = Path("data"),
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show which edges are candidates, why others are left out, and where clients went."""
+    """Show the candidate edges, the excluded edges with the reason, and the distribution of clients."""
     from gateways.balancer.status import read_status
     from stratamq.packages import load_config
 

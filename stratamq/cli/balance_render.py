@@ -1,6 +1,6 @@
-"""``stratamq balance render``: the configuration of another balancer, printed once, or kept in a file.
+"""``stratamq balance render``: prints the configuration of another load balancer, or keeps a file up to date.
 
-A file is replaced as a whole and only when something changed, at most once a second; then the command is run.
+The file is replaced atomically, only if its content changed, and at most once a second; then the command runs.
 """
 
 import shlex
@@ -18,7 +18,7 @@ from stratamq.cli.output import OutputFormat, print_result
 __all__ = ["keep_file", "render"]
 
 REST_S = 1.0
-LOST_S = 60.0  # without a router the file stays as it is
+LOST_S = 60.0  # without a router, before the command fails; the file is kept
 
 
 @asks
@@ -26,19 +26,25 @@ def render(
     options: Options,
     kind: Annotated[str, typer.Argument(metavar="haproxy|nginx|envoy")],
     listener: Annotated[str, typer.Option(help="Listener of the edges.")] = "tls",
-    bind: Annotated[str, typer.Option(help="host:port of the proxy; :port for all addresses.")] = ":8883",
-    health_port: Annotated[int, typer.Option(min=0, max=65535, help="Of /readyz at each edge; 0: none.")] = 0,
+    bind: Annotated[
+        str, typer.Option(help="Listening address of the proxy, host:port; :port for all addresses.")
+    ] = ":8883",
+    health_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of /readyz on each edge; 0: no health checks.")
+    ] = 0,
     proxy: Annotated[bool, typer.Option("--proxy", help="The listener expects PROXY headers.")] = False,
     watch: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep this file up to date.")] = None,
-    command: Annotated[str, typer.Option("--exec", metavar="COMMAND", help="Run after each change of it.")] = "",
+    command: Annotated[
+        str, typer.Option("--exec", metavar="COMMAND", help="Command to run after each change of the file.")
+    ] = "",
 ) -> None:
-    """Write the configuration of another balancer from the edges that the map has."""
+    """Print the configuration of HAProxy, nginx or Envoy for the edges of the cluster map."""
     from conf.errors import ExitCode, UserError
     from gateways.balancer.render import render as written
     from gateways.balancer.render import targets
 
     if command and watch is None:
-        raise UserError("--exec needs --watch: the file after whose change it runs", ExitCode.USAGE)
+        raise UserError("--exec requires --watch FILE", ExitCode.USAGE)
 
     def now() -> str:
         reply = ask("node list", {}, options, lost_s=LOST_S if watch is not None else 0.0)
@@ -54,11 +60,11 @@ def render(
         return
     while True:
         keep_file(watch, now(), command)
-        time.sleep(REST_S)  # behind the command, however long it took to start: at most one a second
+        time.sleep(REST_S)  # after the command, so it starts at most once a second
 
 
 def keep_file(path: Path, text: str, command: str) -> None:
-    """Replace a file if its content is another, then run the command."""
+    """Replace a file if its content differs, then run the command."""
     from conf.errors import UserError
 
     try:
@@ -73,4 +79,4 @@ def keep_file(path: Path, text: str, command: str) -> None:
     if command:
         ended = subprocess.run(shlex.split(command), check=False)
         if ended.returncode:
-            typer.echo(f"`{command}` ended with exit code {ended.returncode}", err=True)
+            typer.echo(f"`{command}` failed with exit code {ended.returncode}", err=True)

@@ -1,4 +1,4 @@
-"""``stratamq bridge``: run bridges, check their sides, try their rules, see their state, convert Mosquitto's."""
+"""``stratamq bridge``: run bridges, check them, test their rules, show their status, convert Mosquitto's."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +22,13 @@ def register(app: typer.Typer) -> None:
     group.command("try")(try_rules)
     group.command("status")(status)
     group.command("import")(import_file)
-    app.add_typer(group, name="bridge", help="Run bridges to other brokers and systems, and look at them.")
+    app.add_typer(group, name="bridge", help="Run and inspect bridges to other brokers and systems.")
 
 
 def run(
     context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
 ) -> None:
-    """Run every bridge of a file in the foreground, until it is told to stop."""
+    """Run every bridge of a file in the foreground until it is stopped."""
     if hand_options_on(context):
         return
     from gateways.bridges.service import main
@@ -40,7 +40,7 @@ def run(
 def check(
     config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Connect to both sides of each bridge, verify certificates, rights and filters, and move nothing."""
+    """Connect to both sides of each bridge and verify certificates, permissions and filters; forward nothing."""
     from conf.errors import ExitCode
     from gateways.bridges.service import check as look
 
@@ -54,15 +54,15 @@ def check(
 
 
 def try_rules(
-    topic: Annotated[str, typer.Option("--topic", help="Of the message.")],
-    payload: Annotated[str, typer.Option("--payload", help="Of the message; @FILE reads a file.")] = "",
-    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the message.")] = 1,
+    topic: Annotated[str, typer.Option("--topic", help="Topic name of the message.")],
+    payload: Annotated[str, typer.Option("--payload", help="Payload of the message; @FILE reads a file.")] = "",
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="QoS of the message.")] = 1,
     bridge: Annotated[str, typer.Option("--bridge", help="Only this bridge.")] = "",
     config: ConfigOption = DEFAULT,
     settings: SetOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print the record that each sink would get of a message, or which rule let it fall; nothing is connected."""
+    """Print the record that each sink would receive, or the rule that drops the message; opens no connection."""
     from gateways.bridges.rule_trial import try_message
 
     content = Path(payload[1:]).read_bytes() if payload.startswith("@") else payload.encode()
@@ -72,7 +72,7 @@ def try_rules(
 def status(
     config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Print the state of each bridge of the process that runs with this file."""
+    """Show the state of each bridge of the process that runs with this file."""
     from gateways.bridges.service import STATUS_SOCKET
 
     folder = _load(config, settings).gateway.data_dir
@@ -80,10 +80,10 @@ def status(
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.CONF", help="With sections `connection`.")],
+    file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.CONF", help="File with `connection` sections.")],
     cluster: Annotated[str, typer.Option("--cluster", help="Address of an edge.")] = "mqtts://127.0.0.1:8883",
 ) -> None:
-    """Print Mosquitto's bridges as tables for conf/bridge.toml, and to stderr what cannot be converted."""
+    """Convert Mosquitto's bridges to tables for conf/bridge.toml; unsupported options are listed on stderr."""
     import sys
 
     from conf.errors import ExitCode, UserError

@@ -1,8 +1,8 @@
-"""Values of rows as people and programs read them.
+"""Formatting of row values for people and for programs.
 
-A program gets times as ISO 8601 in UTC, durations in seconds, sizes in bytes, under the names that the HTTP service
-has. A table gets times as ages, durations in two units, sizes in binary units, and long names cut, with their length.
-The name of a column tells what it holds: ``_at_ms`` a time, ``_s`` seconds, ``bytes`` a size.
+Programs get times as ISO 8601 in UTC, durations in seconds and sizes in bytes, under the names of the HTTP service.
+Tables get times as ages, durations in two units and sizes in binary units; long values are cut, with their length.
+A column's name gives its type: ``_at_ms`` is a time, ``_s`` seconds, ``bytes`` a size.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 CELL_MAX = 120  # characters of one value in a table; -o json has all of it
-NEVER = -1  # of what expires
+NEVER = -1  # value of a column that holds an expiry time
 HEADINGS = {
     "address": "IP:PORT",
     "keep_alive_s": "KEEPALIVE",
@@ -50,7 +50,7 @@ HEADINGS = {
 
 
 def heading(name: str) -> str:
-    """Return the head of a column in a table."""
+    """Return the heading of a table column."""
     if name in HEADINGS:
         return HEADINGS[name]
     if is_time(name):
@@ -59,18 +59,18 @@ def heading(name: str) -> str:
 
 
 def fact_name(name: str) -> str:
-    """Return the name of a fact about one thing, beside a cell that has its unit."""
+    """Return the name of a field without its unit, for a cell that shows the unit."""
     return plain_name(name) if is_time(name) else name.removesuffix("_s")
 
 
 def fields_of(row: Any) -> dict[str, Any] | None:
-    """Return the fields of a row that the node knows; None of no row."""
+    """Return the known fields of a row; None if there is no row."""
     import msgspec
 
     if row is None:
         return None
     found: dict[str, Any] = msgspec.to_builtins(row, builtin_types=(bytes,))
-    if row.__struct_config__.omit_defaults:  # None is the default of all fields of a look's row
+    if row.__struct_config__.omit_defaults:  # None is the default of all fields of a query's row
         return found
     return {name: value for name, value in found.items() if value is not None}
 
@@ -93,14 +93,14 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, object]:
 
 @lru_cache(64)
 def _plain_columns(names: tuple[str, ...]) -> tuple[list[str], list[tuple[str, float]]]:
-    """Return the names for programs, and those that are moments with how many of each are a second."""
+    """Return the names for programs, and the names of timestamps with their units per second."""
     columns = [_plain_column(name) for name in names]
     return [told for told, _ in columns], [(told, scale) for told, scale in columns if scale]
 
 
 @lru_cache(256)
 def _plain_column(name: str) -> tuple[str, float]:
-    """Return a column's name for programs, and how many of it are a second, 0 of what is no time."""
+    """Return a column's name for programs and its units per second; 0 if it is not a time."""
     return plain_name(name), scale_of(name)
 
 
@@ -110,7 +110,7 @@ def shown_cell(name: str, value: Any, now_s: float) -> object:
 
 
 def cell_maker(name: str, now_s: float) -> Callable[[Any], object]:
-    """Return what makes the cells of one column: a long table looks at the column's name once."""
+    """Return the cell formatter of a column; the column's name is parsed once per table."""
     if is_time(name):
         scale = scale_of(name)
         of_number: Callable[[float], object] = lambda value: age_of(value / scale, now_s)  # noqa: E731
@@ -135,14 +135,14 @@ def _text_of(value: Any) -> object:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-def age_of(moment_s: float, now_s: float) -> str:
-    """Return how long ago a moment was, or in how long it will be."""
-    ahead = moment_s - now_s
+def age_of(time_s: float, now_s: float) -> str:
+    """Return the age of a time, or the time left until it."""
+    ahead = time_s - now_s
     return f"in {duration(ahead)}" if ahead > 0.5 else f"{duration(max(0.0, -ahead))} ago"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two greatest units."""
+    """Return a duration in its two largest units."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
     return _whole_seconds(int(seconds))

@@ -33,9 +33,9 @@ __all__ = ["known", "register"]
 KICKED_MAX = 1_000
 NAMED_MAX = 10
 
-REASON = "Reason code that a client of MQTT 5 is told: its name or number."
-CHOSEN = "key=value, with * and ?; several must all hold."
-TopicOption = Annotated[str, typer.Option("--topic", help="A topic whose messages it expects.")]
+REASON = "Reason code sent to MQTT 5 clients: name or number."
+CHOSEN = "key=value, with wildcards * and ?; repeat to combine with AND."
+TopicOption = Annotated[str, typer.Option("--topic", help="Topic name that the client expects.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,22 +48,22 @@ def register(app: typer.Typer) -> None:
 
 
 def known(view: "ClientView") -> "ClientView":
-    """Return a client that somebody knows, or that somebody silent may know.
+    """Return a client that a node knows, or that a silent node may know.
 
     Raises:
-        NotFound: Every node that was asked answered, and none knows it.
+    NotFound: Every node responded, and none knows the client.
     """
     from conf.errors import NotFound
 
     if view.session is None and view.connection is None and not view.partial:
-        hint = "`stratamq client list` and `session list` show those that there are"
+        hint = "`stratamq client list` and `session list` list the existing ones"
         raise NotFound(f"no session and no connection of client {view.client_id[:100]!r}: {hint}")
     return view
 
 
 @point_options
 def show_client(point: FieldView, options: Options, client_id: ClientArgument) -> None:
-    """One client: its connection and its session, from the two nodes that have them."""
+    """Show one client: its connection and its session."""
     from admin.queries import client
 
     if options.show_api:
@@ -87,7 +87,7 @@ def show_client(point: FieldView, options: Options, client_id: ClientArgument) -
 
 @point_options
 def explain(point: FieldView, options: Options, client_id: ClientArgument, topic: TopicOption = "") -> None:
-    """Why nothing reaches a client: the first condition that holds, with its numbers."""
+    """Explain why a client receives no messages: the first matching cause, with its values."""
     from admin.explanations import check_topic, client_explained
 
     if topic:
@@ -106,15 +106,15 @@ def kick(
     client_id: Annotated[str, typer.Argument(metavar="[CLIENT_ID]")] = "",
     filters: Annotated[list[str] | None, typer.Option("--filter", help=CHOSEN)] = None,
     reason: Annotated[str, typer.Option("--reason", help=REASON)] = "administrative_action",
-    yes: Annotated[bool, typer.Option("--yes", help="Kick all that --filter chooses.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show where it is connected.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm kicking all clients that match --filter.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the node of its connection.")] = False,
 ) -> None:
-    """End the connection of a client; it may come back, unless it is banned (`stratamq ban add`)."""
+    """Disconnect a client; it may reconnect unless it is banned (`stratamq ban add`)."""
     from admin.not_found import nothing_found
     from conf.errors import ExitCode, UserError
 
     if bool(client_id) == bool(filters):
-        raise UserError("name a client ID, or choose clients with --filter", ExitCode.USAGE)
+        raise UserError("name a client ID, or select clients with --filter", ExitCode.USAGE)
     told = _reason(reason)
     if filters:
         _kick_all(filters, told, options, yes=yes, dry_run=dry_run)
@@ -126,10 +126,10 @@ def kick(
 
 
 def _reason(text: str) -> str:
-    """Return the name of a reason code that is given by name or number.
+    """Return the name of a reason code from its name or number.
 
     Raises:
-        UserError: It is none that an operator may send.
+    UserError: Operators cannot send this reason code.
     """
     from conf.errors import ExitCode, UserError
     from wire.messages.orders import KICK_REASONS
@@ -142,25 +142,27 @@ def _reason(text: str) -> str:
 
 
 def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, dry_run: bool) -> None:
-    """Say how many clients are chosen, and kick them one after the other.
+    """Print the number of matching clients and kick them one after the other.
 
     Raises:
-        UserError: None is chosen, --yes is missing, or an order was refused: those before it were kicked.
+    UserError: No client matches, --yes is missing, or a request failed; the clients before it were kicked.
     """
     from conf.errors import ExitCode, UserError
 
     chosen, partial = _chosen(filters, options)
     if not chosen:
-        raise UserError("no client meets --filter" + (": not complete" if partial else ""), ExitCode.FAILED)
+        raise UserError(
+            "no client matches --filter" + ("; some nodes did not respond" if partial else ""), ExitCode.FAILED
+        )
     things = "1 client" if len(chosen) == 1 else f"{len(chosen)} clients"
     typer.echo(printable(f"{things}: {', '.join(chosen[:NAMED_MAX])}{' ...' * (len(chosen) > NAMED_MAX)}"))
-    say_partial(partial)  # before anything is done: its clients are not among them
+    say_partial(partial)  # before any change: clients of these nodes are not included
     if dry_run:
         _end(partial)
         return
     if not yes:
         ended = "1 connection" if len(chosen) == 1 else f"{len(chosen)} connections"
-        raise UserError(f"this ends {ended}: say --yes", ExitCode.USAGE)
+        raise UserError(f"this ends {ended}: repeat the command with --yes", ExitCode.USAGE)
     with progress_bar("clients") as show:
         if options.api is not None:
             for number, client_id in enumerate(chosen):
@@ -174,10 +176,10 @@ def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, d
 
 
 async def _kick_each(cluster: "Cluster", chosen: list[str], reason: str, show: Callable[[int, int], None]) -> None:
-    """Kick clients one after the other, over one link to the router that leads.
+    """Kick clients one after the other, over one link to the Raft leader.
 
     Raises:
-        UserError: An order was refused.
+    UserError: A request failed.
     """
     from admin.http.live_cluster import LiveCluster
     from admin.http.problems import Problem
@@ -211,7 +213,7 @@ def _end(partial: "tuple[MissingRows, ...]") -> None:
 
 
 def _chosen(filters: list[str], options: Options) -> "tuple[list[str], tuple[MissingRows, ...]]":
-    """Return the client IDs that a filter chooses, KICKED_MAX at most."""
+    """Return the client IDs that match a filter, KICKED_MAX at most."""
     from admin.queries import ListQuery, walk
     from conf.errors import ExitCode, UserError
 
@@ -220,5 +222,5 @@ def _chosen(filters: list[str], options: Options) -> "tuple[list[str], tuple[Mis
     found = with_cluster(options, lambda cluster: walk(cluster, "clients", wanted))
     chosen = list(dict.fromkeys(row.client_id for _, row in found.rows if row.client_id))
     if len(chosen) > KICKED_MAX:
-        raise UserError(f"more than {KICKED_MAX} clients meet --filter: choose fewer", ExitCode.USAGE)
+        raise UserError(f"more than {KICKED_MAX} clients match --filter: use a narrower filter", ExitCode.USAGE)
     return chosen, found.partial

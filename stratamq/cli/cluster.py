@@ -1,4 +1,4 @@
-"""``stratamq cluster ...``: the cluster as a whole, and the routers' group."""
+"""``stratamq cluster ...``: the status of the cluster, and members of the routers' Raft group."""
 
 import typer
 
@@ -7,15 +7,15 @@ from stratamq.cli.commands import group, verb, verb_about
 __all__ = ["PLACE_IN_THE_MAP", "register"]
 
 PLACE_IN_THE_MAP = (
-    "the cluster forgets its place, its weight and its drain, and what stands on its disk alone is lost; started again "
-    "it is a new node"
+    "its place, weight and drain state are removed from the map, and data that only its disk has is lost; if it starts "
+    "again, it is a new node"
 )
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
     cluster = group(app, "cluster", "The cluster as a whole.")
-    verb(cluster, "cluster status", "Leader, epochs, and every node with its lease.")
+    verb(cluster, "cluster status", "Show the leader, the epochs, and every node with its lease.")
     verb_about(
         cluster,
         "cluster join",
@@ -27,9 +27,9 @@ def register(app: typer.Typer) -> None:
         cluster,
         "cluster leave",
         "node",
-        "Take a router out of the group; a leader hands over first.",
-        loses="the group has a vote fewer and bears fewer deaths, and its log is of no use any more; to come back it "
-        "joins with an empty folder",
+        "Remove a router from the group; a leader transfers leadership first.",
+        loses="the group has one vote fewer and tolerates fewer failures, and the router's log becomes useless; to rejoin, it "
+        "needs an empty data folder",
     )
-    verb_about(cluster, "cluster transfer", "node", "Hand the leadership over to another router.", changes=True)
+    verb_about(cluster, "cluster transfer", "node", "Transfer leadership to another router.", changes=True)
     verb_about(cluster, "cluster forget", "node", "Remove a dead node from the map.", loses=PLACE_IN_THE_MAP)

@@ -1,7 +1,7 @@
-"""Questions of a command to the nodes of a running cluster, over links of its own.
+"""Requests of a command to the nodes of a running cluster, over its own links.
 
-Finds a router as every command does (``wire/links/operator_access.py``), reads the map there, and lets a function ask
-on; says on stderr which nodes did not answer, and with which exit code the command ends.
+Finds a router (``wire/links/operator_access.py``), reads the cluster map from it and passes the links to a function.
+Reports nodes that did not respond on stderr and in the exit code.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,11 +24,11 @@ TIMEOUT_S_MAX = 30.0
 
 
 def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", timeout_s: float = TIMEOUT_S) -> T:
-    """Run a function that asks the nodes of the cluster; return what it returns.
+    """Run a function with links to the cluster's nodes; return its result.
 
     Raises:
-        UserError: No router is known or answers, or the function raises it; never in a group.
-        KeyboardInterrupt: Ctrl-C, wherever it came; never in a group.
+    UserError: No router is known or responds, or the function raises it; never in an exception group.
+    KeyboardInterrupt: Ctrl-C; never in an exception group.
     """
     import trio
 
@@ -40,11 +40,13 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     from wire.links.operator_access import find_access
 
     if not 0 < timeout_s <= TIMEOUT_S_MAX:
-        raise UserError(f"--timeout {timeout_s:g}: more than 0 and at most {TIMEOUT_S_MAX:g} s", ExitCode.USAGE)
+        raise UserError(
+            f"--timeout {timeout_s:g} is out of range: use more than 0 and at most {TIMEOUT_S_MAX:g} s", ExitCode.USAGE
+        )
     refuse_show(options)
 
     async def run_by_api() -> T:
-        from admin.api_links import ApiLinks  # its HTTP takes a tenth of the start of a command that asks nodes
+        from admin.api_links import ApiLinks  # its HTTP imports take a tenth of a command's start time
         from stratamq.cli.api_requests import api_of
 
         async with trio.open_nursery() as nursery:
@@ -64,21 +66,23 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
 
 
 def say_partial(partial: "Sequence[MissingRows]", restarted: Sequence[str] = ()) -> None:
-    """Say on stderr whose rows are not all there."""
+    """Report missing rows and restarted nodes on stderr."""
     if partial:
         named = "; ".join(f"{missing.node}: {missing.why}" for missing in partial)
-        typer.echo(printable(f"stratamq: not complete: {named}"), err=True)
+        typer.echo(printable(f"stratamq: result is not complete: {named}"), err=True)
     if restarted:
-        typer.echo(printable(f"stratamq: restarted, rows may come again: {', '.join(restarted)}"), err=True)
+        typer.echo(
+            printable(f"stratamq: rows may be repeated, these nodes restarted: {', '.join(restarted)}"), err=True
+        )
 
 
 def end_partial(partial: "Sequence[MissingRows]", restarted: Sequence[str] = (), *, required: bool = False) -> None:
-    """Say whose rows are not all there, and end with exit code 3 where that is so.
+    """Report missing rows; exit with code 3 if there are any.
 
     Args:
-        partial: Nodes that did not answer.
-        restarted: Nodes that were begun anew.
-        required: The caller wants all rows or none: exit code 1.
+    partial: Nodes that did not respond.
+    restarted: Nodes that restarted during the query.
+    required: The caller requires complete rows: exit code 1.
     """
     from conf.errors import ExitCode
 

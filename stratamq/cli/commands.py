@@ -1,4 +1,4 @@
-"""How verbs become commands: their names, their arguments, and the options that each of them has."""
+"""Conversion of verbs to commands: names, arguments, and common options."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,14 +14,16 @@ from stratamq.cli.output import OutputFormat, OutputOption
 __all__ = ["asks", "group", "options_of", "signed", "verb", "verb_about"]
 
 P = ParamSpec("P")
-ROUTER = Annotated[str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")]
-DATA = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
-API = Annotated[
-    str | None, typer.Option("--api", metavar="URL", help="Ask this HTTP service in the place of routers and nodes.")
+ROUTER = Annotated[
+    str, typer.Option("--router", help="Router address, host:port; default: STRATAMQ_ROUTER, else from --data.")
 ]
-TOKEN = Annotated[Path | None, typer.Option("--token-file", help="With --api: file with a token of `token create`.")]
-SHOW = Annotated[bool, typer.Option("--show-api", help="Only print the call of the HTTP service.")]
-ADDED = {  # name -> annotation, default: in the order of --help, after a command's own
+DATA = Annotated[Path, typer.Option("--data", help="Data folder of a running `stratamq up`, with its certificates.")]
+API = Annotated[
+    str | None, typer.Option("--api", metavar="URL", help="Use this HTTP service instead of routers and nodes.")
+]
+TOKEN = Annotated[Path | None, typer.Option("--token-file", help="With --api: file with a token from `token create`.")]
+SHOW = Annotated[bool, typer.Option("--show-api", help="Only print the HTTP request.")]
+ADDED = {  # name -> annotation, default: in the order of --help, after the command's own options
     "router": (ROUTER, ""),
     "data": (DATA, Path("data")),
     "api": (API, None),
@@ -32,9 +34,9 @@ ADDED = {  # name -> annotation, default: in the order of --help, after a comman
 
 
 def asks(command: Callable[Concatenate[Options, P], None]) -> Callable[..., None]:
-    """Add the options of each command that asks to a command, which gets them as its first argument.
+    """Add the common options to a command, which gets them as its first argument.
 
-    typer reads parameters from the signature, so the added ones stand there as if they had been written.
+    typer reads parameters from the signature, so the options are added to it.
     """
 
     def asked(**values: Any) -> None:
@@ -44,20 +46,20 @@ def asks(command: Callable[Concatenate[Options, P], None]) -> Callable[..., None
 
 
 def options_of(values: dict[str, Any]) -> Options:
-    """Take the options of each command out of the values of a command line."""
+    """Remove the common options from a command's values; return them."""
     return Options(**{name: values.pop(name) for name in ADDED})
 
 
 def signed(
     asked: Callable[..., None], command: Callable[..., None], options: Mapping[str, tuple[Any, Any]], *, skipped: int
 ) -> Callable[..., None]:
-    """Return ``asked`` with the signature of a command and options behind it.
+    """Return ``asked`` with a command's signature, extended by options.
 
     Args:
-        asked: Takes all as keywords.
-        command: Whose parameters, but for the first ones, come before.
-        options: Name -> annotation, default; those of each command come behind them.
-        skipped: How many of the command's parameters are no options.
+    asked: Accepts all values as keywords.
+    command: Its parameters come first, without the first ``skipped``.
+    options: Name -> annotation, default; the common options follow them.
+    skipped: Number of the command's parameters that are not options.
     """
     first = list(inspect.signature(command).parameters.values())
     table = {**options, **ADDED}
@@ -77,7 +79,7 @@ def signed(
 
 
 def group(app: typer.Typer, name: str, text: str) -> typer.Typer:
-    """Add an empty group of verbs to the command, also under its plural, and return it."""
+    """Add an empty group of verbs and its plural name; return it."""
     made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.add_typer(made, name=name, help=text, no_args_is_help=True)
     app.add_typer(made, name=f"{name}s", hidden=True, no_args_is_help=True)
@@ -90,9 +92,7 @@ def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> Non
     @asks
     def command(
         options: Options,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
-        ] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the changes.", hidden=not changes)] = False,
     ) -> None:
         show(name, {"dry_run": True} if dry_run and changes else {}, options)
 
@@ -100,10 +100,10 @@ def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> Non
 
 
 def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, changes: bool = False, loses: str = "") -> None:
-    """Add a verb about one thing; a change has --dry-run.
+    """Add a verb with one argument; a change has --dry-run.
 
     Args:
-        loses: Says of the thing what is lost for good; then the verb tries it, tells that, and does it with --yes.
+    loses: The data that is lost; then the verb validates the change, prints this, and requires --yes.
     """
     changes = changes or bool(loses)
 
@@ -111,10 +111,8 @@ def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, changes:
     def command(
         options: Options,
         value: Annotated[str, typer.Argument(metavar=argument.upper())],
-        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not loses)] = False,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
-        ] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Confirm.", hidden=not loses)] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the changes.", hidden=not changes)] = False,
     ) -> None:
         from conf.errors import ExitCode, UserError
 
@@ -122,7 +120,7 @@ def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, changes:
         if (dry_run and changes) or waits_for_yes:
             show(name, {argument: value, "dry_run": True}, options)
             if waits_for_yes and not dry_run:
-                raise UserError(f"`{name} {value[:64]}`: {loses}: say --yes", ExitCode.USAGE)
+                raise UserError(f"`{name} {value[:64]}`: {loses}; repeat the command with --yes", ExitCode.USAGE)
             return
         show(name, {argument: value}, options)
 

@@ -1,4 +1,4 @@
-"""``stratamq config show | list | diff | check``: settings of a file and of running nodes, and mistakes in them."""
+"""``stratamq config show | list | diff | check``: settings of a file and of running nodes, and their errors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-NodeOption = Annotated[str, typer.Option("--node", help="Of this running node, in the place of a tier and a file.")]
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NODE NODE ...", help="Default: all of a tier.")]
+NodeOption = Annotated[str, typer.Option("--node", help="Show this running node instead of a tier and a file.")]
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="NODE NODE ...", help="Default: all nodes of a tier.")
+]
 TierOption = Annotated[str, typer.Option("--tier", help="edge, router or storage.")]
-ROWS_MAX = 10_000  # some hundred settings a node
-OWN = {"id", "data_dir", "certificate", "key", "bind", "port", "advertise"}  # settings that each node has for itself
+ROWS_MAX = 10_000  # a node has a few hundred settings
+OWN = {"id", "data_dir", "certificate", "key", "bind", "port", "advertise"}  # settings that differ on each node
 TierArgument = Annotated[str, typer.Argument(help="edge, router, storage or balance.", metavar="TIER")]
 
 
@@ -42,15 +44,15 @@ def show(
     config: ConfigOption = None,
     settings: SetOption = None,
     effective: Annotated[
-        bool, typer.Option("--effective", help="Every setting, defaults included, with its source.")
+        bool, typer.Option("--effective", help="Show every setting, defaults included, with its source.")
     ] = False,
     node: NodeOption = "",
 ) -> None:
-    """Show what a node would run with, or runs with, and where each value comes from."""
+    """Show the settings of a configuration or of a running node, with the source of each value."""
     from conf.errors import ExitCode, UserError
 
     if bool(tier) == bool(node) or (node and (config or settings)):
-        raise UserError("name a tier, with --config and --set as at its start, or a running --node", ExitCode.USAGE)
+        raise UserError("name a tier (with its --config and --set), or a running node with --node", ExitCode.USAGE)
     if node:
         running = _running((node,), options)[node]
         rows: list[dict[str, object]] = [
@@ -60,18 +62,18 @@ def show(
         rows = _rows(tier, config, settings or [])
     shown = [row for row in rows if effective or row["source"] != "default"]
     if not shown and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
-        typer.echo("every setting has its default: --effective shows them")
+        typer.echo("all settings have their defaults; --effective shows them")
         return
     print_result(shown, options.output)
 
 
 @asks
 def diff(options: Options, nodes: NamesArgument = None, tier: TierOption = "edge") -> None:
-    """Show in which settings running nodes differ, names, addresses and files aside; exit code 1 where they do."""
+    """Compare the settings of running nodes, except names, addresses and files; exit code 1 if they differ."""
     from conf.errors import ExitCode, UserError
 
     if nodes and len(set(nodes)) < 2:
-        raise UserError("name two nodes or more, or none for all of a --tier", ExitCode.USAGE)
+        raise UserError("name at least two nodes, or none to compare all nodes of --tier", ExitCode.USAGE)
     running = _running(tuple(nodes or ()), options, tier)
     names = sorted({name for found in running.values() for name in found if name.rpartition(".")[2] not in OWN})
     rows = [
@@ -79,7 +81,7 @@ def diff(options: Options, nodes: NamesArgument = None, tier: TierOption = "edge
     ]
     differing = [row for row in rows if len({row[node] for node in running}) > 1]
     if not differing and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
-        typer.echo("no setting differs")
+        typer.echo("no settings differ")
     else:
         print_result(differing, options.output)
     if differing:
@@ -87,10 +89,10 @@ def diff(options: Options, nodes: NamesArgument = None, tier: TierOption = "edge
 
 
 def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[str, dict[str, tuple[str, str]]]:
-    """Return the value and the source of each setting, by running node; of a secret the value is ``***``.
+    """Return the value and source of each setting by running node; a secret's value is ``***``.
 
     Raises:
-        UserError: A node does not answer.
+    UserError: A node does not respond.
     """
     from admin.queries import ListQuery, ListResult, walk
     from conf.errors import ExitCode, UserError
@@ -106,7 +108,7 @@ def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[s
     found = with_cluster(options, ask)
     if found.partial:
         named = "; ".join(f"{missing.node}: {missing.why}" for missing in found.partial)
-        raise UserError(f"not complete: {named}", ExitCode.PARTIAL)
+        raise UserError(f"result is not complete: {named}", ExitCode.PARTIAL)
     settings: dict[str, dict[str, tuple[str, str]]] = {node: {} for node in nodes}
     for node, row in found.rows:
         settings.setdefault(node, {})[row.name or ""] = row.value or "", row.source or "default"
@@ -114,7 +116,7 @@ def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[s
 
 
 def check(tier: TierArgument, config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Report every mistake, one line each; exit code 2 when there is one."""
+    """Validate settings and report every error, one per line; exit code 2 if there is one."""
     _load(tier, config, settings or [])
     typer.echo("ok")
 
@@ -125,7 +127,7 @@ def _load(tier: str, config: Path | None, flags: list[str]) -> object:
     from stratamq.packages import load_config
 
     if tier not in (*TIERS, BALANCE):
-        raise UserError(f"no tier {tier!r}: expected {', '.join((*TIERS, BALANCE))}", ExitCode.USAGE)
+        raise UserError(f"unknown tier {tier!r}: expected {', '.join((*TIERS, BALANCE))}", ExitCode.USAGE)
     return load_config(tier, config, flags)
 
 

@@ -1,6 +1,6 @@
-"""``stratamq doctor``: what is wrong with a cluster and with this host, and what to do about each.
+"""``stratamq doctor``: faults of a cluster and of this host, each with a remedy.
 
-Exit codes: 0; 1 where something fails; 3 where all is well as far as could be asked; 2 a wrong command line.
+Exit codes: 0; 1 if a check fails; 2 for a wrong command line; 3 if no check fails, but some nodes did not respond.
 """
 
 from pathlib import Path
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["QUESTIONS_S", "examined", "findings_of", "register"]
 
-APART_S = 2.0  # between two looks at figures
+APART_S = 2.0  # between two samples of metrics
 QUESTIONS_S = 30.0  # for one kind of rows of all nodes
-ApartOption = Annotated[float, typer.Option("--over", min=0, max=60, help="Seconds over which growth is measured.")]
-TierOption = Annotated[str, typer.Option("--tier", help="With --config: whose file it is.")]
-LocalOption = Annotated[bool, typer.Option("--local", help="This host and --data alone: no node is asked.")]
+ApartOption = Annotated[float, typer.Option("--over", min=0, max=60, help="Interval of growth measurements in s.")]
+TierOption = Annotated[str, typer.Option("--tier", help="With --config: tier of the file.")]
+LocalOption = Annotated[bool, typer.Option("--local", help="Check only this host and --data; contact no node.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def doctor(
     local: LocalOption = False,
     timeout_s: TimeoutOption = QUESTIONS_S,
 ) -> None:
-    """Say what is wrong with the cluster and with this host, and what to do; exit code 1 where something fails."""
+    """Diagnose the cluster and this host, with a remedy for each fault; exit code 1 if a check fails."""
     from admin.doctor.findings import FAIL, worst
     from conf.errors import ExitCode
 
@@ -65,10 +65,10 @@ def doctor(
 
 
 def examined(options: Options, over: float, timeout_s: float) -> "CollectedRows":
-    """Ask the nodes.
+    """Query the nodes.
 
     Raises:
-        UserError: No router is known, or none answers.
+    UserError: No router is known, or none responds.
     """
     from admin.doctor.examine import examine
 
@@ -89,12 +89,12 @@ def findings_of(
     config: Path | None = None,
     settings: list[str] | None = None,
 ) -> "list[DoctorFinding]":
-    """Return what all checks find, of the cluster first."""
+    """Return the findings of all checks, those of the cluster first."""
     from admin.doctor import cluster, host
     from conf.errors import ExitCode, UserError
 
     if bool(config or settings) and not tier:
-        raise UserError("--config and --set are of a --tier: edge, router or storage", ExitCode.USAGE)
+        raise UserError("--config and --set require --tier: edge, router or storage", ExitCode.USAGE)
 
     def check() -> object:
         from stratamq.packages import load_config
@@ -110,7 +110,7 @@ def findings_of(
         from conf.settings import TIERS
 
         if tier not in TIERS:
-            raise UserError(f"no tier {tier!r}: expected {', '.join(TIERS)}", ExitCode.USAGE)
+            raise UserError(f"unknown tier {tier!r}: expected {', '.join(TIERS)}", ExitCode.USAGE)
     told = answers.examined.settings if answers is not None else {}
     found = cluster.judge(answers.examined) if answers is not None else []
     return found + host.judge(host.HostReader(data, check_config=check if tier else None, settings=told))

@@ -1,4 +1,4 @@
-"""Durations as operators write them: ``--for 10m``."""
+"""Durations on the command line: ``--for 10m``."""
 
 __all__ = ["seconds_of"]
 
@@ -6,10 +6,10 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def seconds_of(text: str, option: str = "--for") -> float:
-    """Return the seconds of a whole number with its unit, 0 for "".
+    """Return a duration in seconds from a whole number with a unit; 0 for "".
 
     Raises:
-        UserError: The text is none; exit code 2.
+    UserError: The text is invalid; exit code 2.
     """
     from conf.errors import ExitCode, UserError
 
@@ -17,5 +17,7 @@ def seconds_of(text: str, option: str = "--for") -> float:
         return 0.0
     number = text[:-1]
     if text[-1] not in UNITS or not number.isascii() or not number.isdigit() or int(number) == 0:
-        raise UserError(f"{option} {text!r}: a number and s, m, h or d, as 10m", ExitCode.USAGE)
+        raise UserError(
+            f"{option} {text!r} is not a duration: use a number with s, m, h or d, for example 10m", ExitCode.USAGE
+        )
     return int(number) * UNITS[text[-1]]

@@ -1,6 +1,6 @@
-"""Verbs that live in other rooms: mounted by name, imported when used.
+"""Commands of other packages: registered by name, imported on use.
 
-``stratamq jobs`` needs PySpark's extra, ``stratamq check`` its own libraries; neither may slow down anything else.
+``stratamq jobs`` requires the PySpark extra, ``stratamq check`` its own libraries; other commands must not load them.
 """
 
 import importlib
@@ -10,19 +10,19 @@ import typer
 
 __all__ = ["register"]
 
-# verb -> (module with a Typer ``app``, what the app is called with before the user's arguments, help)
+# verb -> (module with a Typer ``app``, arguments before the user's, help)
 MOUNTED: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "store": ("storage.cli", (), "Export, import and verify stores; copies and figures of running storage nodes."),
+    "store": ("storage.cli", (), "Export, import and verify stores; list copies and metrics of storage nodes."),
     "jobs": ("jobs.cli", (), "Compact and audit exported SSTables with Spark."),
-    "check": ("stratamq.history.cli", ("check",), "Judge a recorded history against the promises."),
-    "record": ("stratamq.history.cli", ("record",), "Run a workload and record what its clients saw."),
+    "check": ("stratamq.history.cli", ("check",), "Check a recorded history against the guarantees."),
+    "record": ("stratamq.history.cli", ("record",), "Run a workload and record its clients' histories."),
 }
 RUNNING = "running"  # the list behind `store stats` without a folder
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 def register(app: typer.Typer) -> None:
-    """Add every mounted verb; its own arguments and help come from where it lives."""
+    """Add every external command; its arguments and help come from its own package."""
     for verb, (module, prefix, text) in MOUNTED.items():
         app.command(verb, help=text, context_settings=PASS_THROUGH, add_help_option=False)(
             _command(verb, module, prefix)
@@ -44,7 +44,7 @@ def _command(verb: str, module: str, prefix: tuple[str, ...]) -> Callable[..., N
         arguments = [*prefix, *context.args]
         if verb == "store" and _is_of_running(arguments):
             arguments[0] = RUNNING
-        # Their mistakes are told as all others are: in one line, by whoever called.
+        # The caller prints its errors in one line, like all others.
         code = mounted(args=arguments, prog_name=name, standalone_mode=False, help_option_names=["-h", "--help"])
         raise typer.Exit(code if isinstance(code, int) else 0)
 
@@ -52,7 +52,7 @@ def _command(verb: str, module: str, prefix: tuple[str, ...]) -> Callable[..., N
 
 
 def _add_running(stores: typer.Typer) -> None:
-    """Add what is asked of running nodes: storage has no way to ask them, and an operator looks for it here."""
+    """Add the commands for running nodes, because the storage package has no links to them."""
     from stratamq.cli.listing import add_list
     from stratamq.cli.quarantine import add_aside
 
@@ -62,7 +62,7 @@ def _add_running(stores: typer.Typer) -> None:
 
 
 def _is_of_running(arguments: list[str]) -> bool:
-    """Return whether ``stats`` is wanted of running nodes: without a folder, and not its help."""
+    """Return whether ``stats`` is for running nodes: it has no folder and no --help."""
     if arguments[:1] != ["stats"] or {"-h", "--help", "--json"} & {*arguments}:
         return False
     return len(arguments) == 1 or arguments[1].startswith("-")
