@@ -24,7 +24,7 @@ def api_of(options: "Options") -> "Api":
     """Return the HTTP service of the options.
 
     Raises:
-    UserError: The address or the token is invalid.
+        UserError: The address or the token is invalid.
     """
     from admin.api import Api, read_token
 
@@ -35,7 +35,7 @@ def call_of_verb(verb: str, arguments: Mapping[str, object]) -> "ApiCall":
     """Return the HTTP request of a verb.
 
     Raises:
-    UserError: The API has no such request.
+        UserError: The API has no such request.
     """
     from admin.http.command_paths import call_of
     from conf.errors import ExitCode, UserError
@@ -50,8 +50,8 @@ def show_call(verb: str, arguments: Mapping[str, object]) -> None:
     """Print the HTTP request of a verb and exit.
 
     Raises:
-    UserError: The API has no such request.
-    typer.Exit: The request is printed.
+        UserError: The API has no such request.
+        typer.Exit: The request is printed.
     """
     typer.echo(line_of_call(verb, arguments))
     raise typer.Exit
@@ -61,7 +61,7 @@ def line_of_call(verb: str, arguments: Mapping[str, object]) -> str:
     """Return the HTTP request of a verb as one line.
 
     Raises:
-    UserError: The API has no such request.
+        UserError: The API has no such request.
     """
     from stratamq.cli.output import printable
 
@@ -72,8 +72,8 @@ def page_of(options: "Options", path: str, kind: type[T]) -> T:
     """Return a page of the HTTP service.
 
     Raises:
-    UserError: The path does not exist, the token is refused, or the service does not respond.
-    typer.Exit: The request is printed (``--show-api``).
+        UserError: The path does not exist, the token is refused, or the service does not respond.
+        typer.Exit: The request is printed (``--show-api``).
     """
     from admin.api import ApiCall, read_answer
 
@@ -89,7 +89,7 @@ def refuse_show(options: "Options") -> None:
     """Refuse ``--show-api`` for a command that sends many requests.
 
     Raises:
-    UserError: The option is set.
+        UserError: The option is set.
     """
     from conf.errors import ExitCode, UserError
 
@@ -102,7 +102,7 @@ def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "
     """Send a verb to the HTTP service; return the reply in the form of a router's reply.
 
     Raises:
-    UserError: The verb does not exist, the token is refused, or the service does not respond.
+        UserError: The verb does not exist, the token is refused, or the service does not respond.
     """
     from access.operators.commands import VERBS
     from admin.api import ApiError, read_answer

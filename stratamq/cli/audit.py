@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file.
 
     Raises:
-    UserError: The path is not a readable file.
+        UserError: The path is not a readable file.
     """
     from access.operators.audit_file import read_lines
     from conf.errors import UserError

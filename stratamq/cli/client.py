@@ -51,7 +51,7 @@ def known(view: "ClientView") -> "ClientView":
     """Return a client that a node knows, or that a silent node may know.
 
     Raises:
-    NotFound: Every node responded, and none knows the client.
+        NotFound: Every node responded, and none knows the client.
     """
     from conf.errors import NotFound
 
@@ -129,7 +129,7 @@ def _reason(text: str) -> str:
     """Return the name of a reason code from its name or number.
 
     Raises:
-    UserError: Operators cannot send this reason code.
+        UserError: Operators cannot send this reason code.
     """
     from conf.errors import ExitCode, UserError
     from wire.messages.orders import KICK_REASONS
@@ -145,7 +145,7 @@ def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, d
     """Print the number of matching clients and kick them one after the other.
 
     Raises:
-    UserError: No client matches, --yes is missing, or a request failed; the clients before it were kicked.
+        UserError: No client matches, --yes is missing, or a request failed; the clients before it were kicked.
     """
     from conf.errors import ExitCode, UserError
 
@@ -179,7 +179,7 @@ async def _kick_each(cluster: "Cluster", chosen: list[str], reason: str, show: C
     """Kick clients one after the other, over one link to the Raft leader.
 
     Raises:
-    UserError: A request failed.
+        UserError: A request failed.
     """
     from admin.http.live_cluster import LiveCluster
     from admin.http.problems import Problem

@@ -28,8 +28,8 @@ def register(app: typer.Typer) -> None:
         "cluster leave",
         "node",
         "Remove a router from the group; a leader transfers leadership first.",
-        loses="the group has one vote fewer and tolerates fewer failures, and the router's log becomes useless; to rejoin, it "
-        "needs an empty data folder",
+        loses="the group has one vote fewer and tolerates fewer failures; the router's log becomes useless, so it "
+        "needs an empty data folder to rejoin",
     )
     verb_about(cluster, "cluster transfer", "node", "Transfer leadership to another router.", changes=True)
     verb_about(cluster, "cluster forget", "node", "Remove a dead node from the map.", loses=PLACE_IN_THE_MAP)

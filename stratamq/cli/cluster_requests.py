@@ -27,8 +27,8 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     """Run a function with links to the cluster's nodes; return its result.
 
     Raises:
-    UserError: No router is known or responds, or the function raises it; never in an exception group.
-    KeyboardInterrupt: Ctrl-C; never in an exception group.
+        UserError: No router is known or responds, or the function raises it; never in an exception group.
+        KeyboardInterrupt: Ctrl-C; never in an exception group.
     """
     import trio
 
@@ -80,9 +80,9 @@ def end_partial(partial: "Sequence[MissingRows]", restarted: Sequence[str] = (),
     """Report missing rows; exit with code 3 if there are any.
 
     Args:
-    partial: Nodes that did not respond.
-    restarted: Nodes that restarted during the query.
-    required: The caller requires complete rows: exit code 1.
+        partial: Nodes that did not respond.
+        restarted: Nodes that restarted during the query.
+        required: The caller requires complete rows: exit code 1.
     """
     from conf.errors import ExitCode
 

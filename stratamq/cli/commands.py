@@ -56,10 +56,10 @@ def signed(
     """Return ``asked`` with a command's signature, extended by options.
 
     Args:
-    asked: Accepts all values as keywords.
-    command: Its parameters come first, without the first ``skipped``.
-    options: Name -> annotation, default; the common options follow them.
-    skipped: Number of the command's parameters that are not options.
+        asked: Accepts all values as keywords.
+        command: Its parameters come first, without the first ``skipped``.
+        options: Name -> annotation, default; the common options follow them.
+        skipped: Number of the command's parameters that are not options.
     """
     first = list(inspect.signature(command).parameters.values())
     table = {**options, **ADDED}
@@ -103,7 +103,7 @@ def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, changes:
     """Add a verb with one argument; a change has --dry-run.
 
     Args:
-    loses: The data that is lost; then the verb validates the change, prints this, and requires --yes.
+        loses: The data that is lost; then the verb validates the change, prints this, and requires --yes.
     """
     changes = changes or bool(loses)
 

@@ -92,7 +92,7 @@ def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[s
     """Return the value and source of each setting by running node; a secret's value is ``***``.
 
     Raises:
-    UserError: A node does not respond.
+        UserError: A node does not respond.
     """
     from admin.queries import ListQuery, ListResult, walk
     from conf.errors import ExitCode, UserError

@@ -68,7 +68,7 @@ def examined(options: Options, over: float, timeout_s: float) -> "CollectedRows"
     """Query the nodes.
 
     Raises:
-    UserError: No router is known, or none responds.
+        UserError: No router is known, or none responds.
     """
     from admin.doctor.examine import examine
 

@@ -9,7 +9,7 @@ def seconds_of(text: str, option: str = "--for") -> float:
     """Return a duration in seconds from a whole number with a unit; 0 for "".
 
     Raises:
-    UserError: The text is invalid; exit code 2.
+        UserError: The text is invalid; exit code 2.
     """
     from conf.errors import ExitCode, UserError
 

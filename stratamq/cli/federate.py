@@ -1,4 +1,4 @@
-"""``stratamq federate``: run an agent, make certificates and configurations, and look at a federation from an agent."""
+"""``stratamq federate``: run an agent, create certificates and configurations, and inspect a federation."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,13 +28,13 @@ def register(app: typer.Typer) -> None:
     group.command("topics")(topics)
     group.command("why")(why)
     group.command("forget")(forget)
-    app.add_typer(group, name="federate", help="Run an agent that federates a broker with others, and look at it.")
+    app.add_typer(group, name="federate", help="Run and inspect an agent that federates a broker with others.")
 
 
 def run(
     context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
 ) -> None:
-    """Run one agent in the foreground, until it is told to stop."""
+    """Run one agent in the foreground until it is stopped."""
     if hand_options_on(context):
         return
     from gateways.federation.service import main
@@ -44,12 +44,14 @@ def run(
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Made; an authority that is there is used again.")],
-    federation: Annotated[str, typer.Option("--federation", help="Its name.")],
-    agent: Annotated[list[str], typer.Option("--agent", help="NAME or NAME=HOST[:PORT]; may be given several times.")],
-    link: Annotated[list[str] | None, typer.Option("--link", help="NAME-NAME: a link between two agents.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder to create; an existing authority in it is reused.")],
+    federation: Annotated[str, typer.Option("--federation", help="Name of the federation.")],
+    agent: Annotated[list[str], typer.Option("--agent", help="NAME or NAME=HOST[:PORT]; repeatable.")],
+    link: Annotated[
+        list[str] | None, typer.Option("--link", help="Link between two agents, NAME-NAME; repeatable.")
+    ] = None,
 ) -> None:
-    """Make an authority, a certificate and a configuration for each agent."""
+    """Create an authority, and a certificate and a configuration for each agent."""
     from stratamq.federate_folder import make_folder
 
     for path in make_folder(folder, federation, agent, link or []):
@@ -59,7 +61,7 @@ def init(
 def status(
     config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Print how an agent sees itself, its broker, its neighbours and all other agents."""
+    """Show the state of an agent, its broker, its neighbours and all other agents."""
     found = _ask(config, settings, "status")
     if output is OutputFormat.JSON:
         print_result(found, output)
@@ -72,7 +74,7 @@ def status(
         for each in found["agents"]
     ]
     rows += [{"what": "captures", "value": each} for each in found["capture"]]
-    rows += [{"what": "waits for the broker to grant", "value": each} for each in found["capture_asked"]]
+    rows += [{"what": "waits for the broker's SUBACK", "value": each} for each in found["capture_asked"]]
     rows += [{"what": f"count {name}", "value": count} for name, count in found["counts"].items()]
     print_result(rows, output)
 
@@ -80,10 +82,10 @@ def status(
 def graph(
     config: ConfigOption = DEFAULT,
     settings: SetOption = None,
-    dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print the Graphviz format.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print the agents and the links between them."""
+    """Show the agents and the links between them."""
     found = _ask(config, settings, "graph")
     if output is OutputFormat.JSON:
         print_result(found, output)
@@ -105,55 +107,55 @@ def graph(
 def topics(
     config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Print each federated filter with its core and members."""
+    """Show each federated filter with its core and members."""
     print_result(_ask(config, settings, "topics"), output)
 
 
 def why(
-    topic: Annotated[str, typer.Argument(help="Topic of a message that a client publishes at this agent's broker.")],
+    topic: Annotated[str, typer.Argument(help="Topic name of a message published at this agent's broker.")],
     config: ConfigOption = DEFAULT,
     settings: SetOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print which filters, cores, meshes and paths a message would take from here."""
+    """Show the filters, cores, distribution trees and paths of a message that is published here."""
     _check_topic(topic)
     found = _ask(config, settings, "why", topic)
     if output is OutputFormat.JSON:
         print_result(found, output)
         return
     rows = [{"what": "captured by", "value": each} for each in found["captured_by"]]
-    rows += [{"what": "not captured before the broker grants", "value": each} for each in found["asked_for"]]
+    rows += [{"what": "not captured before the broker's SUBACK", "value": each} for each in found["asked_for"]]
     rows += [
         {"what": f"filter {each['filter']}", "value": f"core {each['core']}, members {', '.join(each['members'])}"}
         for each in found["filters"]
     ]
     rows += [
         {
-            "what": f"mesh of {each['filter']}",
-            "value": f"towards the core: {_names(each['parents'])}; members behind: {_names(each['children'])}",
+            "what": f"distribution tree of {each['filter']}",
+            "value": f"towards the core: {_names(each['parents'])}; members below: {_names(each['children'])}",
         }
         for each in found["filters"]
     ]
     for each in found["to"]:
         rows.append({"what": f"to {each['agent']}", "value": _reached(each["distance"], each["through"])})
         rows += [{"what": f"path to {each['agent']}", "value": " > ".join(each["path"])}] if each["path"] else []
-    print_result(rows or [{"what": topic, "value": "nobody wants it, and it stays here"}], output)
+    print_result(rows or [{"what": topic, "value": "no agent subscribes to it; it stays on this broker"}], output)
 
 
 def forget(
-    agent: Annotated[str, typer.Argument(help="An agent that will not come back.")],
+    agent: Annotated[str, typer.Argument(help="Name of an agent that is gone permanently.")],
     config: ConfigOption = DEFAULT,
     settings: SetOption = None,
 ) -> None:
-    """Give an agent up: messages that are kept for it are dropped, here and everywhere."""
+    """Remove an agent permanently; all agents drop the messages that they store for it."""
     found = _ask(config, settings, "forget", agent)
-    dropped = f"{found.get('messages_dropped', 0)} messages that were kept for it here are dropped"
-    typer.echo(f"{agent} is forgotten; {dropped}, others elsewhere too; if it comes back, it is a new agent")
+    dropped = f"{found.get('messages_dropped', 0)} messages stored for it here were dropped"
+    typer.echo(f"{agent} is removed; {dropped}, other agents drop theirs; if it returns, it is a new agent")
 
 
 def _reached(distance: int | None, through: list[str]) -> str:
     if distance is None:
-        return "no way now: messages wait"
+        return "unreachable: messages are stored"
     return f"distance {distance} by {_names(through)}" if distance else "here"
 
 
@@ -169,9 +171,9 @@ def _check_topic(topic: str) -> None:
     try:
         validate_topic_name(topic)
     except MqttError as error:
-        raise UserError(f"{topic!r} is no topic of a message: {error}", ExitCode.USAGE) from None
+        raise UserError(f"{topic!r} is not a valid topic name: {error}", ExitCode.USAGE) from None
     if topic.startswith("$"):
-        raise UserError(f"{topic}: topics that begin with $ never leave their broker", ExitCode.USAGE)
+        raise UserError(f"{topic}: topics that begin with $ are never forwarded", ExitCode.USAGE)
 
 
 def _neighbour(each: dict[str, Any]) -> str:
@@ -179,12 +181,12 @@ def _neighbour(each: dict[str, Any]) -> str:
     if each["passed_by"]:
         found += f", passed by ({each['passed_by']})"
     for agent, messages in each["not_passed_on"].items():
-        found += f", has kept {messages} messages for {agent} that did not come on"
+        found += f", stores {messages} messages for {agent} that were not forwarded"
     return found
 
 
 def _ask(config: Path, settings: list[str] | None, verb: str, argument: str = "") -> Any:
-    """Return the answer of the agent that runs with a file."""
+    """Return the reply of the agent that runs with a configuration file."""
     from conf.errors import UserError
     from gateways.federation.service import STATUS_SOCKET
 

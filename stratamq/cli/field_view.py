@@ -1,4 +1,4 @@
-"""Commands about one thing of a running cluster: their options, and how one thing and one story are printed."""
+"""Commands that show one resource of a running cluster: their options, and how it and an explanation are printed."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["FieldView", "api_path", "point_options", "print_story", "print_view"]
 
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-SOURCES = ("journal", "traces", "ledgers", "queues", "rights", "subscriptions")  # that lack without a node being silent
+SOURCES = (
+    "journal",
+    "traces",
+    "ledgers",
+    "queues",
+    "rights",
+    "subscriptions",
+)  # missing sources that are not silent nodes
 
 
 class FieldView(NamedTuple):
-    """The options of each command about one thing."""
+    """The options of commands that show one resource."""
 
     timeout_s: float
     required: bool
@@ -41,12 +48,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "every_s": (EveryOption, WATCH_S),
 }
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be lost.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Confirm.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only print the data that would be lost.")]
 
 
 def point_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options about one thing as its first argument, those of every command as its second."""
+    """Give a command its resource options as first argument and the common options as second."""
 
     def asked(**values: Any) -> None:
         point = FieldView(**{name: values.pop(name) for name in OPTIONS})
@@ -58,7 +65,7 @@ def point_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def api_path(method: str, *parts: str, **query: object) -> str:
-    """Return a call of the HTTP service; parts and values are quoted."""
+    """Return a request of the HTTP service; parts and values are quoted."""
     path = "/".join(quote(part, safe="") for part in parts)
     asked = urlencode({name: value for name, value in query.items() if value not in ("", None, False)})
     return f"{method} /api/v1/{path}" + (f"?{asked}" if asked else "")
@@ -67,13 +74,13 @@ def api_path(method: str, *parts: str, **query: object) -> str:
 def print_view(
     sections: Mapping[str, Any], partial: "Sequence[MissingRows]", options: Options, point: FieldView
 ) -> None:
-    """Print one thing: facts, and rows by section; end with exit code 3 where a node did not answer.
+    """Print one resource: fields, and rows by section; exit with code 3 if a node did not respond.
 
     Args:
-        sections: A fact, the fields of a row, or rows, by name; None is left out of tables.
-        partial: Nodes that did not answer.
-        options: How to print.
-        point: Whether all is wanted.
+        sections: By name: a value, the fields of a row, or rows. Tables omit None.
+        partial: Nodes that did not respond.
+        options: Output options.
+        point: Whether a complete result is required.
     """
     if options.output in TABLES:
         now = time.time()
@@ -97,7 +104,7 @@ def print_view(
 
 
 def _is_rows(value: object) -> bool:
-    """Return whether a section is a list of rows, and not one fact of several words."""
+    """Return whether a section is a list of rows and not a list value."""
     return isinstance(value, list) and all(isinstance(row, Mapping) for row in value)
 
 
@@ -106,7 +113,7 @@ def _cells(row: Mapping[str, Any], now: float) -> dict[str, object]:
 
 
 def _facts(row: Mapping[str, Any], now: float) -> dict[str, object]:
-    """Return facts by the names that people read: a cell has its unit, so its name has none."""
+    """Return fields under names without units, because the cells contain the units."""
     return {cells.fact_name(name): value for name, value in _cells(row, now).items()}
 
 
@@ -123,7 +130,7 @@ def _completeness(partial: "Sequence[MissingRows]") -> dict[str, object]:
 
 
 def print_story(story: "Explanation", options: Options, point: FieldView) -> None:
-    """Print an explanation: the sentence that decides, the steps, and the sources."""
+    """Print an explanation: the verdict, the steps, and the sources."""
     if options.output in TABLES:
         _print_sentences(story)
     else:
@@ -146,18 +153,18 @@ def _print_sentences(story: "Explanation") -> None:
     lines = [story.question, f"=> {story.verdict}"]
     for step in story.steps:
         if step is story.cause and (len(story.steps) == 1 or (step.at_ms is None and step.why == story.verdict)):
-            continue  # it stands above
+            continue  # already printed as the verdict
         at = f"{cells.iso(step.at_ms / 1000)} " if step.at_ms is not None else ""
         lines.append(f"   {at}{step.node or '-'}: {step.why}")
     lines.append(f"sources: {'; '.join(story.had)}")
     if story.lacked:
-        lines.append("lacked: " + "; ".join(f"{missing.node} ({missing.why})" for missing in story.lacked))
+        lines.append("missing: " + "; ".join(f"{missing.node} ({missing.why})" for missing in story.lacked))
     for line in lines:
         typer.echo(printable(line))
 
 
 def _is_unknown(missing: "MissingRows") -> bool:
-    """Return whether a source lacks without a node being silent: it has no such rows, or nobody asked."""
+    """Return whether a source has no rows or was not queried, although no node is silent."""
     return missing.node in SOURCES
 
 

@@ -1,4 +1,4 @@
-"""``stratamq gateway udp``: run a datagram node, and the protocol's own programs."""
+"""``stratamq gateway udp``: run a datagram node, and publish or subscribe over its protocol."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +10,18 @@ from stratamq.cli.gateway_process import ReadyOption, SetOption, hand_options_on
 __all__ = ["register"]
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="TOML file; conf/udp.toml shows every setting.")]
-NodeOption = Annotated[list[str], typer.Option("--node", help="ip:port of a node; several are tried in turn.")]
-NameOption = Annotated[str, typer.Option("--name", help="Of the key, with sealed security.")]
-KeyOption = Annotated[Path | None, typer.Option("--key-file", help="64 hexadecimal digits, mode 0600; none: in clear.")]
-CertificateOption = Annotated[Path | None, typer.Option("--certificate", help="PEM chain of this device, for DTLS.")]
-CertificateKeyOption = Annotated[Path | None, typer.Option("--key", help="Its private key, mode 0600.")]
-AuthorityOption = Annotated[Path | None, typer.Option("--authority", help="PEM that signs the nodes.")]
+NodeOption = Annotated[list[str], typer.Option("--node", help="Address of a node, ip:port; repeat for fallbacks.")]
+NameOption = Annotated[str, typer.Option("--name", help="Name of the key, for sealed security.")]
+KeyOption = Annotated[
+    Path | None, typer.Option("--key-file", help="Key of 64 hexadecimal digits, mode 0600; default: no encryption.")
+]
+CertificateOption = Annotated[
+    Path | None, typer.Option("--certificate", help="Certificate chain of this device in PEM, for DTLS.")
+]
+CertificateKeyOption = Annotated[Path | None, typer.Option("--key", help="Private key of the certificate, mode 0600.")]
+AuthorityOption = Annotated[Path | None, typer.Option("--authority", help="CA certificate of the nodes in PEM.")]
 QosOption = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 or 1.")]
-GiveUpOption = Annotated[float, typer.Option("--give-up", min=1, help="s; how long one message is tried.")]
+GiveUpOption = Annotated[float, typer.Option("--give-up", min=1, help="Retry limit for one message in s.")]
 DEFAULT = Path("conf/udp.toml")
 
 
@@ -28,14 +32,14 @@ def register(app: typer.Typer) -> None:
     udp.callback(invoke_without_command=True)(run)
     udp.command("pub")(publish)
     udp.command("sub")(subscribe)
-    gateway.add_typer(udp, name="udp", help="Serve devices by the six messages over UDP; publish and subscribe as one.")
+    gateway.add_typer(udp, name="udp", help="Run a datagram node for devices; publish and subscribe as a device.")
     app.add_typer(gateway, name="gateway", help="Run gateways for other protocols.")
 
 
 def run(
     context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
 ) -> None:
-    """Run one datagram node in the foreground, until it is told to stop."""
+    """Run one datagram node in the foreground until it is stopped."""
     if hand_options_on(context):
         return
     import os
@@ -50,7 +54,7 @@ def run(
 
 
 def publish(
-    topic: Annotated[str, typer.Option("--topic", help="Of each message.")],
+    topic: Annotated[str, typer.Option("--topic", help="Topic name of each message.")],
     node: NodeOption,
     qos: QosOption = 1,
     name: NameOption = "",
@@ -60,7 +64,7 @@ def publish(
     authority: AuthorityOption = None,
     give_up_s: GiveUpOption = 60.0,
 ) -> None:
-    """Publish each line of standard input; exit code 1 if one was not distributed."""
+    """Publish each line of standard input; exit code 1 if a message was not distributed."""
     import sys
 
     from conf.errors import ExitCode
@@ -70,7 +74,7 @@ def publish(
     known_by = ProgramIdentity(name, key_file, certificate, key, authority)
     failed = publish_lines(node, topic, qos, known_by, give_up_s)
     for outcome in failed[:10]:
-        why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answered"
+        why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node responded"
         print(f"stratamq: line {outcome.ref + 1}: {why}", file=sys.stderr)
     if failed:
         print(f"stratamq: {len(failed)} lines were not distributed", file=sys.stderr)
@@ -78,19 +82,19 @@ def publish(
 
 
 def subscribe(
-    topic_filter: Annotated[list[str], typer.Option("--filter", help="Topic filter; may be given several times.")],
+    topic_filter: Annotated[list[str], typer.Option("--filter", help="Topic filter; repeatable.")],
     node: NodeOption,
     qos: QosOption = 1,
-    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages; 0: never.")] = 0,
+    count: Annotated[int, typer.Option("--count", min=0, help="Exit after this number of messages; 0: never.")] = 0,
     name: NameOption = "",
     key_file: KeyOption = None,
     certificate: CertificateOption = None,
     key: CertificateKeyOption = None,
     authority: AuthorityOption = None,
     give_up_s: GiveUpOption = 60.0,
-    relay: Annotated[bool, typer.Option("--relay", help="Take everything through the node that is asked.")] = False,
+    relay: Annotated[bool, typer.Option("--relay", help="Receive all messages through the contacted node.")] = False,
 ) -> None:
-    """Print the topic and payload of each message that comes."""
+    """Print the topic name and payload of each received message."""
     from gateways.datagrams.messages import DatagramPublish
     from gateways.datagrams.programs import ProgramIdentity, subscribe_and_print
     from stratamq.cli.output import printable

@@ -1,4 +1,4 @@
-"""Parts that the commands of all gateways share: options, a run in the foreground, a question to the one that runs."""
+"""Code of all gateway commands: options, running in the foreground, and requests to a running gateway."""
 
 import json
 import socket
@@ -14,17 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadyOption", "SetOption", "ask_process", "hand_options_on", "run_gateway"]
 
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
+]
 ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_S = 10.0
 
 
 def hand_options_on(context: typer.Context) -> bool:
-    """Give a verb the options that stand before it, as if they stood behind it; return whether there is a verb.
+    """Move options that precede a verb behind it; return whether there is a verb.
 
     Raises:
-        UserError: The verb has no such option.
+        UserError: The verb does not have one of the options.
     """
     verb = context.invoked_subcommand
     if verb is None:
@@ -48,11 +50,11 @@ def hand_options_on(context: typer.Context) -> bool:
 def run_gateway(
     main: Callable[[Callable[[dict[str, Any]], None]], int], gateway: "GatewaySettings", logs: "LogSettings", ready: int
 ) -> None:
-    """Run a gateway in the foreground, until it is told to stop; ends the command with its exit code.
+    """Run a gateway in the foreground until it is stopped; end the command with its exit code.
 
     Args:
-        main: Runs it and returns the exit code; it calls what it is given once, with its addresses.
-        ready: Descriptor for the line of addresses; negative: none.
+        main: Runs the gateway and returns the exit code; calls its argument once with the addresses.
+        ready: File descriptor for the line of addresses; negative: none.
     """
     from conf.logs import configure_logs
     from stratamq.cli.tiers import tell_ready
@@ -64,13 +66,13 @@ def run_gateway(
 
 
 def ask_process(path: Path, who: str, question: dict[str, str] | None = None) -> Any:
-    """Return what a gateway answers at the socket in its data folder.
+    """Return the reply of a gateway from the socket in its data folder.
 
     Args:
-        who: As in *no agent answers at ...*.
-        question: Sent as one line; none: it answers without one.
+        who: Kind of process in the error message.
+        question: Request, sent as one line; None: the gateway replies without a request.
     Raises:
-        UserError: Nobody answers there, or not in JSON.
+        UserError: No process responds, or its reply is not JSON.
     """
     from conf.errors import ExitCode, UserError
 
@@ -85,5 +87,5 @@ def ask_process(path: Path, who: str, question: dict[str, str] | None = None) ->
                 received += data
         return json.loads(received)
     except (OSError, ValueError, RecursionError) as error:
-        text = f"no {who} answers at {path}: {getattr(error, 'strerror', None) or error}"
+        text = f"no {who} responds at {path}: {getattr(error, 'strerror', None) or error}"
         raise UserError(text, ExitCode.NOT_READY) from None

@@ -24,25 +24,27 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the cluster.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.")],
     node: Annotated[
         list[str] | None,
-        typer.Option(metavar=NODE, help="A node and its host; repeat. Default: one of each tier on loopback."),
+        typer.Option(metavar=NODE, help="Node and its host; repeatable. Default: one node of each tier on loopback."),
     ] = None,
     add: Annotated[
         list[str] | None,
-        typer.Option(metavar=NODE, help="Add a node to the cluster in DIR, or gateway/NAME: a certificate."),
+        typer.Option(
+            metavar=NODE, help="Add a node to the cluster in DIR, or a gateway certificate with gateway/NAME."
+        ),
     ] = None,
     cluster: Annotated[str, typer.Option(help="Name of a new cluster.")] = "stratamq",
 ) -> None:
-    """Make certificates and configuration files, so that the three tiers run as services."""
+    """Create certificates and configuration files, so that the three tiers run as services."""
     import datetime
 
     from conf.errors import ExitCode, UserError
     from stratamq.init_folder import ClusterFolder
 
     if node and add:
-        raise UserError("--node lays out a new cluster, --add adds to one: name one of them", ExitCode.USAGE)
+        raise UserError("--node creates a new cluster, --add extends one: use only one of them", ExitCode.USAGE)
     made = ClusterFolder(folder, datetime.datetime.now(datetime.UTC))
     if add:
         layout, added, gateways = made.add(add)
@@ -64,20 +66,20 @@ def _say_created(folder: "ClusterFolder", layout: "Layout") -> None:
     _say_starts(folder, layout.nodes)
     edges = layout.of_tier("edge")
     device = f"--cafile {path}/clients/ca.pem --cert {path}/clients/device.pem --key {path}/clients/device.key"
-    typer.echo("\nOnce the edge says that it is ready:")
+    typer.echo("\nWhen the edge is ready:")
     typer.echo(f"  mosquitto_sub {_dial(edges[0])} {device} -t 'hello/#' -v")
     typer.echo(f"  mosquitto_pub {_dial(edges[-1])} {device} -t hello/world -m Hello -q 1")
     typer.echo(f"  {_command()} cluster status --data {path}")
-    typer.echo(f"\nA node more, later:\n  {_command()} init {path} --add edge/edge-{len(edges)}=HOST")
-    typer.echo(f"Whoever has {path}/tls/ca.key can be any node, {path}/clients/ca.key any client: keep both elsewhere.")
+    typer.echo(f"\nTo add a node later:\n  {_command()} init {path} --add edge/edge-{len(edges)}=HOST")
+    typer.echo(f"{path}/tls/ca.key can issue any node, {path}/clients/ca.key any client: store both elsewhere.")
 
 
 def _copies(layout: "Layout") -> str:
     storages = len(layout.of_tier("storage"))
     if layout.copies == 1:
         return (
-            "1 copy of every message, because there is 1 storage node: what its disk loses is lost. The number is\n"
-            "fixed at the first start; name three with --node storage/NAME for three copies."
+            "1 copy of every message, because there is 1 storage node: data on a failed disk is lost. The number is\n"
+            "fixed at the first start; for three copies, give --node storage/NAME three times."
         )
     return f"{layout.copies} copies of every message, on {storages} storage nodes; fixed at the first start."
 
@@ -93,7 +95,7 @@ def _say_added(folder: "ClusterFolder", added: Sequence["LayoutNode"]) -> None:
     }
     lines = [then[node.tier].format(name=node.name, path=folder.path) for node in added if node.tier in then]
     if lines:
-        typer.echo("\nOnce it runs, give it its part:")
+        typer.echo("\nWhen it runs, assign its share:")
         for line in lines:
             typer.echo(f"  {line}")
 
@@ -107,18 +109,18 @@ def _say_gateways(folder: "ClusterFolder", names: Sequence[str]) -> None:
 def _say_starts(folder: "ClusterFolder", nodes: Sequence["LayoutNode"]) -> None:
     here = all(node.local for node in nodes)
     command = _command() if here else "stratamq"
-    typer.echo("\nStart, each in a terminal of its own:" if here else "\nStart, each on its host:")
+    typer.echo("\nStart, each in its own terminal:" if here else "\nStart, each on its own host:")
     for node in nodes:
         where = "" if node.local else f"    # on {node.host}"
         typer.echo(f"  {command} {node.tier} --config {folder.config(node)}{where}")
 
 
 def _say_copying(folder: "ClusterFolder", nodes: Sequence["LayoutNode"]) -> None:
-    """Print how the files of nodes on other hosts come there."""
+    """Print the commands that copy the files of nodes to other hosts."""
     hosts = {node.host: [other for other in nodes if other.host == node.host] for node in nodes if not node.local}
     if not hosts:
         return
-    typer.echo("\nCopy to the other hosts, to the same path:")
+    typer.echo("\nCopy to the same path on the other hosts:")
     for host, there in hosts.items():
         files = dict.fromkeys(str(file) for node in there for file in folder.files(node))
         typer.echo(f"  tar c {' '.join(files)} | ssh {host} tar xp")
@@ -129,7 +131,7 @@ def _dial(edge: "LayoutNode") -> str:
 
 
 def _command() -> str:
-    """Return how this command was called, so that the printed lines work at the same prompt."""
+    """Return the command line that started this process, so printed commands work at the same prompt."""
     called = Path(sys.argv[0])
     on_path = shutil.which("stratamq")
     if called.name != "stratamq" or (on_path is not None and Path(on_path).samefile(called)):

@@ -1,4 +1,4 @@
-"""``stratamq listener ...``: doors of the edges."""
+"""``stratamq listener ...``: listeners of the edges."""
 
 from typing import Annotated
 
@@ -10,9 +10,13 @@ from stratamq.cli.node_requests import Options, show_nodes
 
 __all__ = ["register"]
 
-ListenerArgument = Annotated[str, typer.Argument(metavar="LISTENER", help="Its name in the edges' settings.")]
-NodeOption = Annotated[str, typer.Option("--node", help="Of this edge only; default: of every edge that has it.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
+ListenerArgument = Annotated[
+    str, typer.Argument(metavar="LISTENER", help="Name of the listener in the edges' settings.")
+]
+NodeOption = Annotated[
+    str, typer.Option("--node", help="Only on this edge; default: on every edge that has the listener.")
+]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -25,13 +29,13 @@ def register(app: typer.Typer) -> None:
 
 @asks
 def pause(options: Options, listener: ListenerArgument, node: NodeOption = "", dry_run: DryOption = False) -> None:
-    """Take no new clients there, until `resume` or the next start of the edge; those that are connected stay."""
+    """Refuse new clients until `resume` or a restart of the edge; connected clients stay."""
     _order("listener pause", listener, node, options, dry_run=dry_run)
 
 
 @asks
 def resume(options: Options, listener: ListenerArgument, node: NodeOption = "", dry_run: DryOption = False) -> None:
-    """Take clients again at a listener that was paused."""
+    """Accept new clients at a paused listener again."""
     _order("listener resume", listener, node, options, dry_run=dry_run)
 
 

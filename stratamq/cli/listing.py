@@ -1,7 +1,7 @@
-"""Commands that list rows of a running cluster: one mechanism for each noun of the table in ``nouns.py``.
+"""Commands that list rows of a running cluster: one implementation for all resources of ``nouns.py``.
 
-Reads the options that all lists have, asks page after page, prints the rows that are wanted, and says on stderr what is
-left out: rows behind ``--limit``, and nodes that did not answer.
+Reads the list options, requests page after page and prints the matching rows.
+Reports omitted rows and silent nodes on stderr.
 """
 
 import gc
@@ -31,46 +31,50 @@ if TYPE_CHECKING:
 __all__ = ["ListOptions", "add_list", "conditions", "keyed", "list_options", "listed", "print_rows"]
 
 PAGE = 1_000  # rows
-MERGED_MAX = 100_000  # rows that are put together from parts
+MERGED_MAX = 100_000  # rows that are merged from parts
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-APART_S = 1.0  # two questions, of which a rate is made
-OF_OTHERS = ("session", "sessions")  # kinds whose ``node`` is another one than the node that answers
-LONG = ("clients", "sessions", "subscriptions")  # kinds of which there are tens of thousands of rows
+APART_S = 1.0  # between the two queries of a rate
+OF_OTHERS = ("session", "sessions")  # kinds whose ``node`` is not the responding node
+LONG = ("clients", "sessions", "subscriptions")  # kinds with tens of thousands of rows
 SUMMED = ("members", "online", "queued", "delivered", "redispatched")
 GREATEST = ("oldest_s", "queued_most")
 
-SortOption = Annotated[
-    str, typer.Option("--sort", help="Column by which the rows shown are sorted; -COLUMN: greatest first.")
-]
+SortOption = Annotated[str, typer.Option("--sort", help="Sort the shown rows by this column; -COLUMN: descending.")]
 BestOption = Annotated[
-    str, typer.Option("--best", help="Column: the rows with the greatest of it, of all nodes, up to 1000.")
+    str, typer.Option("--best", help="Select the rows with the largest values of this column on all nodes, up to 1000.")
 ]
-TimeoutOption = Annotated[float, typer.Option("--timeout", help="s; for one page, up to 30.")]
-CompleteOption = Annotated[bool, typer.Option("--require-complete", help="Exit code 1 where a node does not answer.")]
-AfterOption = Annotated[str, typer.Option("--after", metavar="CURSOR", help="Begin where an earlier list ended.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="Timeout of one page in s, up to 30.")]
+CompleteOption = Annotated[
+    bool, typer.Option("--require-complete", help="Fail with exit code 1 if a node does not respond.")
+]
+AfterOption = Annotated[
+    str, typer.Option("--after", metavar="CURSOR", help="Continue after the last row of an earlier list.")
+]
 
 
 def conditions(filters: Sequence[str]) -> dict[str, str]:
     """Return the conditions of ``--filter``.
 
     Raises:
-        UserError: One is no condition, or names a column twice.
+        UserError: A condition is invalid, or a column has two.
     """
     found: dict[str, str] = {}
     for text in filters:
         key, sign, value = text.partition("=")
         key = key.strip().lower()
         if not (key and sign):
-            raise UserError(f"--filter {text!r}: write key=value, with * and ? in the value", ExitCode.USAGE)
+            raise UserError(
+                f"--filter {text!r} is invalid: use key=value, with wildcards * and ? in the value", ExitCode.USAGE
+            )
         if key in found:
-            raise UserError(f"--filter {text!r}: {key} has a condition already", ExitCode.USAGE)
+            raise UserError(f"--filter {text!r}: {key} already has a condition", ExitCode.USAGE)
         found[key] = value
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The options that every list has."""
+    """The options of every list."""
 
     filters: list[str]
     nodes: list[str]
@@ -89,7 +93,7 @@ class ListOptions:
         """Return the conditions of ``--filter``.
 
         Raises:
-            UserError: One is no condition, or names a column twice.
+            UserError: A condition is invalid, or a column has two.
         """
         return conditions(self.filters)
 
@@ -111,7 +115,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {  # in the order of --help
 
 
 def list_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a list as its first argument, and those that every command has as its second."""
+    """Give a command its list options as first argument and the common options as second."""
 
     def asked(**values: Any) -> None:
         look = ListOptions(**{name: values.pop(name) for name in OPTIONS})
@@ -124,7 +128,7 @@ def list_options(command: Callable[..., None]) -> Callable[..., None]:
 def add_list(
     to: typer.Typer, name: str, noun: str, where: Mapping[str, str] | None = None, *, hidden: bool = False
 ) -> None:
-    """Add the command that lists a noun."""
+    """Add the command that lists a resource."""
     of = NOUNS[noun]
 
     @list_options
@@ -135,22 +139,26 @@ def add_list(
 
 
 def listed(noun: Noun, look: ListOptions, options: Options, where: Mapping[str, str]) -> None:
-    """List a noun as its options say.
+    """List a resource.
 
     Args:
-        noun: The list.
-        look: Its options.
-        options: Whom to ask, and how to print.
-        where: Conditions beside those of ``--filter``.
+        noun: The resource.
+        look: List options.
+        options: Connection and output options.
+        where: Conditions in addition to ``--filter``.
     """
     from admin.queries import ListQuery, check
     from admin.scatter_gather import BEST_MAX
 
     conditions = {**keyed(noun, look.where()), **where}
     if not 1 <= look.limit <= LIMIT_MAX:
-        raise UserError(f"--limit {look.limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
+        raise UserError(
+            f"--limit {look.limit} is out of range: use 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE
+        )
     if look.best and noun.merges:
-        raise UserError("--best: nodes hold parts of a row of this list; --sort sorts what is shown", ExitCode.USAGE)
+        raise UserError(
+            "--best: rows of this list are merged from several nodes; use --sort to sort the shown rows", ExitCode.USAGE
+        )
     columns = _columns(noun, look, options.output)
     best, sort = _named(noun, look.best) or noun.best, _named(noun, look.sort.removeprefix("-"))
     _check_names(noun, (*columns, sort, best))
@@ -163,7 +171,7 @@ def listed(noun: Noun, look: ListOptions, options: Options, where: Mapping[str, 
         typer.echo(api_call(noun, look, conditions))
         return None
     rates = _Rates(noun) if counts else None
-    succeeded = False  # the first look of --watch
+    succeeded = False  # whether a query of --watch has succeeded
     while True:
         began = time.monotonic()
         ask: Callable[[Cluster], Awaitable[ListResult]] = partial(_ask, noun=noun, look=look, wanted=wanted)
@@ -191,12 +199,12 @@ def listed(noun: Noun, look: ListOptions, options: Options, where: Mapping[str, 
             clear(options.output)
         print_rows(_in_order(shown, sort, look.sort.startswith("-")), columns, options.output, page)
         if not shown and options.output in TABLES and sys.stderr.isatty():
-            typer.echo(f"stratamq: no {noun.rows} here" + (" meet this" if conditions else ""), err=True)
+            typer.echo(f"stratamq: no {noun.rows} found" + (" for this filter" if conditions else ""), err=True)
         greatest = wanted.best and len(page.rows) == min(BEST_MAX, BEST_MAX if look.everything else look.limit)
         if greatest or (not look.everything and (page.cursor or len(shown) < len(rows))):
             of = f" of about {page.total_about}" if page.total_about > len(shown) and not conditions else ""
             more = "" if look.everything or (look.limit >= BEST_MAX and greatest) else ": --limit or --all shows more"
-            typer.echo(f"stratamq: {len(shown)}{of} {noun.rows} are shown{more}", err=True)
+            typer.echo(f"stratamq: {len(shown)}{of} {noun.rows} shown{more}", err=True)
         if not look.watch:
             return end_partial(page.partial, page.restarted, required=look.required)
         say_partial(page.partial, page.restarted)
@@ -204,7 +212,7 @@ def listed(noun: Noun, look: ListOptions, options: Options, where: Mapping[str, 
 
 
 def _goes_straight(noun: Noun, options: Options) -> bool:
-    """Return whether rows become lines without a mapping of each: those of long lists, which hold no bytes."""
+    """Return whether rows are encoded without a mapping of each; only for long lists without bytes columns."""
     return noun.what in LONG and options.output is OutputFormat.JSONL
 
 
@@ -217,11 +225,11 @@ def _print_lines(noun: Noun, page: "ListResult") -> None:
 
 
 async def _ask(cluster: "Cluster", noun: Noun, look: ListOptions, wanted: "ListQuery") -> "ListResult":
-    """Ask page after page, until there are as many rows as are wanted."""
+    """Request pages until enough rows are received."""
     from admin.queries import EVERY_ROW, walk
 
     if look.everything and not noun.merges:
-        gc.disable()  # nothing of so many rows is garbage yet
+        gc.disable()  # none of the rows is garbage yet
         try:
             return await walk(cluster, noun.what, wanted._replace(limit=EVERY_ROW))
         finally:
@@ -246,9 +254,9 @@ async def _ask(cluster: "Cluster", noun: Noun, look: ListOptions, wanted: "ListQ
 async def _ask_twice(
     cluster: "Cluster", noun: Noun, look: ListOptions, wanted: "ListQuery", rates: "_Rates"
 ) -> "ListResult":
-    """Ask for the counters alone, and for all some time later over the same links: a rate is their difference.
+    """Query the counters, then all columns a second later; the rate is the difference.
 
-    Nodes keep no earlier value of a counter, which would be work and memory for each group while nobody looks.
+    Nodes do not store earlier counter values, which would cost work and memory for each group without a reader.
     """
     import trio
 
@@ -263,7 +271,7 @@ async def _ask_twice(
 
 
 class _Rates:
-    """How much a counter of each row of a list rises in a second, from one round to the next."""
+    """Rates of a counter of each row, from one query to the next."""
 
     def __init__(self, noun: Noun) -> None:
         self._counter, self._column = noun.rate
@@ -272,11 +280,11 @@ class _Rates:
 
     @property
     def begun(self) -> bool:
-        """Return whether there was a round before."""
+        """Return whether an earlier query exists."""
         return self._before is not None
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Put the rate since the round before into each row that was there."""
+        """Add the rate since the previous query to each row that existed then."""
         now, before = time.monotonic(), self._before
         self._before = {(row.get("filter"), row.get("group")): row.get(self._counter, 0) for row in rows}
         for key, row in zip(self._before, rows, strict=True):
@@ -286,7 +294,7 @@ class _Rates:
 
 
 def row_of(what: str, node: str, row: Any) -> dict[str, Any]:
-    """Return a row's fields by name, without those that the node does not know; ``node`` answered."""
+    """Return the known fields of a row by name; ``node`` is the responding node."""
     found = cells.fields_of(row) or {}
     if hasattr(row, "node") and what not in OF_OTHERS:
         found.setdefault("node", node)
@@ -294,7 +302,7 @@ def row_of(what: str, node: str, row: Any) -> dict[str, Any]:
 
 
 def _merged(rows: list[dict[str, Any]], noun: Noun) -> list[dict[str, Any]]:
-    """Put the parts of each shared group together, in the order of filters."""
+    """Merge the parts of each shared group, sorted by filter."""
     if not noun.merges:
         return rows
     from wire.queries.clock_skew import skew_of
@@ -316,7 +324,7 @@ def _merged(rows: list[dict[str, Any]], noun: Noun) -> list[dict[str, Any]]:
 
 
 def _in_order(rows: list[dict[str, Any]], name: str, descending: bool) -> list[dict[str, Any]]:
-    """Sort what is shown; a row without the column stands last."""
+    """Sort the shown rows; rows without the column come last."""
     if not name:
         return rows
     there = [row for row in rows if name in row]
@@ -330,7 +338,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
     table = []
     for name in columns:
         values = [row.get(name) for row in rows]
-        if name == "expires_in_s":  # the time of a session begins when its client goes
+        if name == "expires_in_s":  # the expiry of a session starts when its client disconnects
             away = [cells.NEVER if row.get("online") else None for row in rows]
             values = [None if value == never else value for value, never in zip(values, away, strict=True)]
         table.append(cells_of(cells.cell_maker(name, now), values))
@@ -340,7 +348,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat, page: "ListResult"
 ) -> None:
-    """Print rows; JSON and YAML say beside them what they lack."""
+    """Print rows; JSON and YAML include the missing nodes."""
     if output in TABLES:
         if rows:
             _print_table(rows, columns)
@@ -367,16 +375,16 @@ def print_rows(
 
 
 def _field(name: str) -> str:
-    """Return the field of a name that a program reads: a time may be asked for without its unit."""
+    """Return the field of a name for programs; a time may omit its unit."""
     return name.strip().lower()
 
 
 def _columns(noun: Noun, look: ListOptions, output: OutputFormat) -> tuple[str, ...]:
-    """Return the columns to print; none: all that a row has."""
+    """Return the columns to print; empty: all columns of a row."""
     if look.columns:
         names = tuple(_field(name) for name in look.columns.split(","))
         if not all(names):
-            raise UserError(f"--columns {look.columns!r}: write names with one comma between them", ExitCode.USAGE)
+            raise UserError(f"--columns {look.columns!r} is invalid: separate names with one comma", ExitCode.USAGE)
         known = _known(noun)
         return tuple(known.get(name, name) for name in names)
     if output in TABLES:
@@ -387,23 +395,23 @@ def _columns(noun: Noun, look: ListOptions, output: OutputFormat) -> tuple[str, 
 
 
 def _check_names(noun: Noun, names: Sequence[str]) -> None:
-    """Refuse a column that the list has not, and name those that it has as programs read them.
+    """Validate column names; the error lists the known names.
 
     Raises:
-        UserError: There is no such column.
+        UserError: A column does not exist.
     """
     known = _known(noun)
     there = [*known, *filter(None, noun.rate[1:])]
     for name in names:
         if name and name not in (*there, *known.values()):
-            raise UserError(f"no column {name!r}; there are {', '.join(there)}", ExitCode.USAGE)
+            raise UserError(f"unknown column {name!r}: use one of {', '.join(there)}", ExitCode.USAGE)
 
 
 def keyed(noun: Noun, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the conditions of ``--filter``, where its keys are those of a noun.
+    """Return the conditions of ``--filter`` with the field names of a resource.
 
     Raises:
-        UserError: One is none, or is a time: nodes compare texts, and a time has none.
+        UserError: A key is unknown or is a time, because nodes compare texts.
     """
     from wire.messages.query_kinds import LOOK_KINDS
 
@@ -412,27 +420,27 @@ def keyed(noun: Noun, where: Mapping[str, str]) -> dict[str, str]:
     keys += LOOK_KINDS[noun.what].takes
     for name in where:
         if name in known and name not in keys:
-            raise UserError(f"--filter {name}: a time is no filter key; --sort {name} orders by it", ExitCode.USAGE)
+            raise UserError(f"--filter {name}: times cannot be filtered; sort with --sort {name}", ExitCode.USAGE)
         if name not in keys and name not in known.values():
-            raise UserError(f"no filter key {name[:64]!r}; there are {', '.join(keys)}", ExitCode.USAGE)
+            raise UserError(f"unknown filter key {name[:64]!r}: use one of {', '.join(keys)}", ExitCode.USAGE)
     return dict(where)
 
 
 def _named(noun: Noun, name: str) -> str:
-    """Return the field that a name of a column means, "" for none; an unknown one as it is."""
+    """Return the field of a column name, "" for none; an unknown name is returned unchanged."""
     wanted = _field(name)
     return _known(noun).get(wanted, wanted) if wanted else ""
 
 
 def _known(noun: Noun) -> dict[str, str]:
-    """Return the fields of a noun by their names for programs."""
+    """Return the fields of a resource by their names for programs."""
     from wire.messages.query_kinds import columns_of
 
     return {cells.plain_name(name): name for name in columns_of(noun.what)}
 
 
 def _asked(noun: Noun, columns: tuple[str, ...], more: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to ask nodes for, with those that rows are ordered by; none: all."""
+    """Return the columns to request, including the sort columns; empty: all."""
     if not columns:
         return ()
     parts: tuple[str, ...] = ("group", "filter") if noun.merges else ()
@@ -442,14 +450,14 @@ def _asked(noun: Noun, columns: tuple[str, ...], more: Sequence[str]) -> tuple[s
 
 
 def api_call(noun: Noun, look: ListOptions, where: Mapping[str, str]) -> str:
-    """Return the call of the HTTP service that asks the same."""
+    """Return the equivalent request of the HTTP service."""
     from admin.http.row_paths import path_of
 
     asked = [*where.items(), *([("node", ",".join(look.nodes))] if look.nodes else [])]
     if look.columns:
         counter, rate = noun.rate
         named = [counter if rate and _field(name) == rate else name for name in look.columns.split(",")]
-        asked.append(("columns", ",".join(dict.fromkeys(named))))  # of a rate its counter: a call is one look
+        asked.append(("columns", ",".join(dict.fromkeys(named))))  # for a rate, its counter: a request is one query
     asked += [("best", look.best)] if look.best else []
     asked += [("cursor", look.after)] if look.after else []
     return f"GET /api/v1{path_of(noun.what)}?{urlencode([*asked, ('limit', str(look.limit))])}"

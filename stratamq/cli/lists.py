@@ -1,7 +1,7 @@
-"""Lists on the command line: which rows and which columns of an answer are shown, and what is wrong with the wish.
+"""List options on the command line: selection of rows and columns, and validation.
 
-A filter is ``key=value`` with ``*`` (any text) and ``?`` (one character), the whole value, capitals as they are. There
-are no regular expressions: a pattern takes at most its length times that of the value, whoever wrote either of them.
+A filter is ``key=value`` with ``*`` (any text) and ``?`` (one character); it matches the whole value, case-sensitively.
+Regular expressions are not supported: the cost of a pattern is at most its length times that of the value.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,25 +29,27 @@ LIMIT_MAX = 100_000
 
 Row = Mapping[str, Any]
 
-FilterOption = Annotated[list[str], typer.Option("--filter", help="key=value, with * and ?; several must all hold.")]
-ColumnsOption = Annotated[str, typer.Option("--columns", help="Names with commas between; default: all.")]
-LimitOption = Annotated[int, typer.Option("--limit", help=f"How many rows at most, up to {LIMIT_MAX}.")]
-NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; may be given several times.")]
-AllOption = Annotated[bool, typer.Option("--all", help="Every row, whatever --limit says.")]
+FilterOption = Annotated[
+    list[str], typer.Option("--filter", help="key=value, with wildcards * and ?; repeat to combine with AND.")
+]
+ColumnsOption = Annotated[str, typer.Option("--columns", help="Comma-separated column names; default: all.")]
+LimitOption = Annotated[int, typer.Option("--limit", help=f"Maximum number of rows, up to {LIMIT_MAX}.")]
+NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; repeatable.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show every row, regardless of --limit.")]
 
 
 class ListRequest(NamedTuple):
-    """A wish about a list: rows, columns, how many."""
+    """Validated list options: filters, columns, limit."""
 
     filters: tuple[tuple[str, str], ...]
-    columns: tuple[str, ...]  # none: all
+    columns: tuple[str, ...]  # empty: all
     limit: int  # 0: no limit
 
     def chosen(self, rows: Sequence[Row]) -> tuple[list[dict[str, Any]], int]:
-        """Return the rows to show, in their order, and how many the filters let through.
+        """Return the rows to show, in order, and the number of rows that match the filters.
 
         Raises:
-            UserError: No row has such a column.
+            UserError: No row has the column.
         """
         known = list(dict.fromkeys(str(key) for row in rows for key in row))
         _check("filter key", (key for key, _ in self.filters), known)
@@ -63,52 +65,56 @@ class ListRequest(NamedTuple):
 def wish(
     filters: Sequence[str], columns: str, limit: int, *, everything: bool, known: Sequence[str] = ()
 ) -> ListRequest:
-    """Read the options of a list, before anybody is asked.
+    """Validate the options of a list before any request.
 
     Args:
-        filters: Of ``--filter``.
-        columns: Of ``--columns``.
-        limit: Of ``--limit``.
-        everything: Whether there is none.
-        known: Columns that the list has.
+        filters: Values of ``--filter``.
+        columns: Value of ``--columns``.
+        limit: Value of ``--limit``.
+        everything: Whether ``--all`` is set.
+        known: Known column names.
     Raises:
-        UserError: One of them cannot be meant.
+        UserError: An option is invalid.
     """
     pairs = []
     for text in filters:
         key, sign, value = text.partition("=")
         if not (key and sign):
-            raise UserError(f"--filter {text!r}: write key=value, with * and ? in the value", ExitCode.USAGE)
+            raise UserError(
+                f"--filter {text!r} is invalid: use key=value, with wildcards * and ? in the value", ExitCode.USAGE
+            )
         pairs.append((key.strip().lower(), value))
     names = tuple(name.strip().lower() for name in columns.split(",")) if columns else ()
     if not all(names):
-        raise UserError(f"--columns {columns!r}: write names with one comma between them", ExitCode.USAGE)
+        raise UserError(f"--columns {columns!r} is invalid: separate names with one comma", ExitCode.USAGE)
     if not 1 <= limit <= LIMIT_MAX:
-        raise UserError(f"--limit {limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
+        raise UserError(
+            f"--limit {limit} is out of range: use 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE
+        )
     _check("filter key", (key for key, _ in pairs), known)
     _check("column", names, known)
     return ListRequest(tuple(pairs), names, 0 if everything else limit)
 
 
 def check_nodes(wanted: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse a name of ``--node`` that the cluster does not have.
+    """Validate the node names of ``--node``.
 
     Raises:
-        UserError: There is no such node.
+        UserError: A node does not exist.
     """
     for name in wanted:
         if name not in known:
-            raise UserError(f"no node {name!r} in this cluster; there are {', '.join(sorted(known))}", ExitCode.USAGE)
+            raise UserError(f"unknown node {name!r}: use one of {', '.join(sorted(known))}", ExitCode.USAGE)
 
 
 def _check(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     for name in names:
         if known and name not in known:
-            raise UserError(f"no {what} {name!r}; there are {', '.join(known)}", ExitCode.USAGE)
+            raise UserError(f"unknown {what} {name!r}: use one of {', '.join(known)}", ExitCode.USAGE)
 
 
 def _passes(value: object, pattern: str) -> bool:
-    """Whether a value matches; of a list one item is enough, and what is not there is an empty text."""
+    """Return whether a value matches; one matching item of a list suffices, and a missing value is an empty text."""
     if isinstance(value, list | tuple):
         return any(_passes(item, pattern) for item in value)
     if isinstance(value, bool):
@@ -117,7 +123,7 @@ def _passes(value: object, pattern: str) -> bool:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Whether a text is what a pattern says: only the last ``*`` is ever tried again."""
+    """Return whether a text matches a pattern; only the last ``*`` is backtracked."""
     at = place = 0
     star, tried = -1, 0
     while at < len(text):

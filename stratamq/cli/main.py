@@ -1,8 +1,7 @@
-"""The ``stratamq`` command: every verb, and what its exit code means (conf/errors.py).
+"""The ``stratamq`` command: registers the commands and prints errors (exit codes: conf/errors.py).
 
-Decides which verbs there are and how errors are shown: expected ones as lines without a traceback. Each command imports
-what it needs when it runs, so that ``--help`` and a node's start pay for nothing else; a command line makes the verbs
-of its first word alone.
+Expected errors are printed as lines without a traceback. Each command imports its modules when it runs, so ``--help``
+and node starts stay fast. A command line registers only the commands of its first word.
 """
 
 import importlib
@@ -25,8 +24,8 @@ except ImportError as error:
 
 __all__ = ["ROOMS", "application", "main"]
 
-UsageMistake: type[Exception] = typer.BadParameter.__bases__[0]  # typer has no other name for it
-ROOMS = {  # module -> the words that it has, a group's without its plural; in the order of --help
+UsageMistake: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not export it
+ROOMS = {  # module -> its commands, groups without plurals; in the order of --help
     "up": "up",
     "init": "init",
     "tiers": "edge router storage",
@@ -63,7 +62,7 @@ ROOMS = {  # module -> the words that it has, a group's without its plural; in t
 
 
 def application(word: str = "") -> typer.Typer:
-    """Return the command; with its first word known, only the verbs of that word: all of them take 0.3 s to make."""
+    """Return the application; with the first word known, only its commands, as registering all takes 0.3 s."""
     app = typer.Typer(
         name="stratamq",
         no_args_is_help=True,
@@ -98,11 +97,11 @@ def every_command(
     ] = False,
 ) -> None:
     """A distributed MQTT 3.1.1 / 5.0 broker in layers: edge, router, storage."""
-    _ = version  # it is printed before anything else is read
+    _ = version  # printed by the eager callback
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command line; returns its exit code."""
+    """Run one command line; return its exit code."""
     keep_private()
     forbid_core_dumps()
     read_plainly()
@@ -122,7 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         return report([UserError(told_of(error))])
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head`: nothing more to say at exit either
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # `| head` closed the pipe: the flush at exit must not fail
         return ExitCode.FAILED
     except BaseExceptionGroup as group:
         alone = told_alone(group)
@@ -134,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _usage(mistake: Exception) -> int:
-    """Show a mistake of the command line in one line; a group without a verb shows its help."""
+    """Print a usage error in one line; a group without a verb prints its help."""
     text = mistake.format_message()  # type: ignore[attr-defined]
     context = getattr(mistake, "ctx", None)
     if context is None or text.startswith("Usage:"):
@@ -145,7 +146,7 @@ def _usage(mistake: Exception) -> int:
 
 
 def report(errors: list[UserError]) -> int:
-    """Show expected errors, one line per mistake (indented ones belong to it), and return the exit code."""
+    """Print expected errors, one line each (indented lines belong to the line above); return the exit code."""
     from conf.urls import mask_urls
 
     for line in dict.fromkeys(line for error in errors for line in error.message.split("\n")):

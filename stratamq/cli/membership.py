@@ -1,8 +1,8 @@
-"""``stratamq membership ...``: who gossips with whom, and the keys that seal it.
+"""``stratamq membership ...``: gossip members, and the keys that encrypt gossip.
 
-A rotation is three steps, each on every member: install the new key, use it, remove the old one. Key files are made and
-looked at here; the steps are the work of the router that is asked (``membership/admin.py``). Keys come from files of
-mode 0600, never from the command line, which other processes can read.
+A rotation has three steps on every member: install the new key, use it, remove the old key. Key files are created and
+read here; the contacted router performs the steps (``membership/admin.py``). Keys come from files of mode 0600, never
+from the command line, which other processes can read.
 """
 
 from pathlib import Path
@@ -17,9 +17,9 @@ from stratamq.cli.router_lists import list_whole
 
 __all__ = ["register"]
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Even when a member would be cut off.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
-KeyIdArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Proceed even if a member would be cut off.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")]
+KeyIdArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="Key ID from `keys list`.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,19 +33,19 @@ def register(app: typer.Typer) -> None:
         "membership list",
         "members",
         "member",
-        "Show each member as the gossip of the router that is asked sees it.",
+        "List the members as the contacted router knows them by gossip.",
     )
-    group.add_typer(keys, name="keys", help="The keys that seal gossip.", no_args_is_help=True)
+    group.add_typer(keys, name="keys", help="Gossip encryption keys.", no_args_is_help=True)
     app.add_typer(group, name="membership", help="Gossip between nodes.", no_args_is_help=True)
 
 
-def generate(file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not exist yet.")]) -> None:
-    """Make a key file with one new key."""
+def generate(file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file to create; must not exist.")]) -> None:
+    """Create a key file with one new key."""
     from conf.errors import UserError
     from membership.keyring import generate_key, key_id, write_key_file
 
     if file.exists():
-        raise UserError(f"{file} exists; a key file is never overwritten")
+        raise UserError(f"{file} already exists; key files are never overwritten")
     key = generate_key()
     try:
         write_key_file(file, [key])
@@ -55,7 +55,7 @@ def generate(file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not
 
 
 def show_file(file: Annotated[Path, typer.Argument(metavar="FILE")], output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show the ids of the keys in a file, never the keys."""
+    """Show the IDs of the keys in a file, never the keys."""
     from membership.keyring import key_id
 
     ids = [{"key_id": key_id(key).hex(), "seals": index == 0} for index, key in enumerate(_read(file))]
@@ -64,7 +64,7 @@ def show_file(file: Annotated[Path, typer.Argument(metavar="FILE")], output: Out
 
 @asks
 def list_keys(options: Options) -> None:
-    """Show which member holds and which seals with which key."""
+    """Show the members that have each key and the members that encrypt with it."""
     show("membership keys list", {}, options)
 
 
@@ -74,7 +74,7 @@ def install(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; its first key is installed.")],
     dry_run: DryRunOption = False,
 ) -> None:
-    """First step of a rotation: every member learns a new key."""
+    """First step of a rotation: install a new key on every member."""
     import base64
 
     key = "..." if options.show_api else base64.b64encode(_read(file)[0]).decode()
@@ -88,7 +88,7 @@ def use(
     force: ForceOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Second step: every member seals with a key that all have installed."""
+    """Second step: encrypt with a key that every member has installed."""
     show("membership keys use", {"key_id": key, "force": force, "dry_run": dry_run}, options)
 
 
@@ -99,7 +99,7 @@ def remove(
     force: ForceOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Last step: every member forgets a key that none seals with."""
+    """Last step: remove a key with which no member encrypts."""
     show("membership keys remove", {"key_id": key, "force": force, "dry_run": dry_run}, options)
 
 

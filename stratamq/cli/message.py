@@ -1,4 +1,4 @@
-"""``stratamq msg ...``: what became of a message; and one that an operator sends."""
+"""``stratamq msg ...``: explain the delivery of a message, or send one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +13,16 @@ from stratamq.cli.sent_traced import send_traced
 
 __all__ = ["register"]
 
-PayloadArgument = Annotated[str, typer.Argument(metavar="PAYLOAD", help="Text; @FILE, or - for standard input.")]
-LEDGER = "Of `edge.ledger` and `storage.ledger` on this host: what they have of it is told too."
-PAYLOAD_MAX = 1024 * 1024  # read of a file; an order takes much less, and says so
+PayloadArgument = Annotated[
+    str, typer.Argument(metavar="PAYLOAD", help="Payload text; @FILE reads a file, - standard input.")
+]
+LEDGER = "Also search the `edge.ledger` and `storage.ledger` files on this host."
+PAYLOAD_MAX = 1024 * 1024  # read limit of a file; the request's own limit is much lower
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    messages = group(app, "msg", "What became of a message; one that an operator sends.")
+    messages = group(app, "msg", "Explain the delivery of a message, or send one.")
     messages.command("explain")(explain)
     messages.command("send")(send)
 
@@ -29,18 +31,26 @@ def register(app: typer.Typer) -> None:
 def explain(
     point: FieldView,
     options: Options,
-    origin: Annotated[str, typer.Argument(metavar="[ORIGIN]", help="As queue, journal and trace print it.")] = "",
-    client_id: Annotated[str, typer.Option("--client", metavar="CLIENT_ID", help="With --packet.")] = "",
-    packet: Annotated[int, typer.Option("--packet", min=0, max=65535, help="Packet identifier.")] = 0,
-    session: Annotated[str, typer.Option("--session", metavar="CLIENT_ID", help="With --seq.")] = "",
-    seq: Annotated[int, typer.Option("--seq", min=-1, help="Entry of its queue.")] = -1,
-    topic: Annotated[str, typer.Option("--topic", help="Its topic: queues that it reaches are searched.")] = "",
-    publisher: Annotated[str, typer.Option("--from", metavar="CLIENT_ID", help="With --topic: who publishes it.")] = "",
+    origin: Annotated[
+        str, typer.Argument(metavar="[ORIGIN]", help="Origin, as shown by queue, journal and trace.")
+    ] = "",
+    client_id: Annotated[str, typer.Option("--client", metavar="CLIENT_ID", help="Publisher; requires --packet.")] = "",
+    packet: Annotated[
+        int, typer.Option("--packet", min=0, max=65535, help="Packet identifier; requires --client.")
+    ] = 0,
+    session: Annotated[
+        str, typer.Option("--session", metavar="CLIENT_ID", help="Session of the queue; requires --seq.")
+    ] = "",
+    seq: Annotated[int, typer.Option("--seq", min=-1, help="Sequence number in the queue.")] = -1,
+    topic: Annotated[str, typer.Option("--topic", help="Topic name: search the queues of its subscribers.")] = "",
+    publisher: Annotated[
+        str, typer.Option("--from", metavar="CLIENT_ID", help="With --topic: client ID of the publisher.")
+    ] = "",
     ledger: Annotated[Path | None, typer.Option("--ledger", metavar="FOLDER", help=LEDGER)] = None,
 ) -> None:
-    """Tell what became of a message: by its origin, a packet, an entry of a queue, or before it is published.
+    """Explain the delivery of a message by origin, packet, queue entry, or topic.
 
-    Exit code 1 where nobody knows anything of it.
+    Exit code 1 if no node has records of it.
     """
     from admin.explain.message import NO_TRACE, check_origin
     from admin.explanations import by_origin, by_packet, by_sequence, check_topic, topic_explained
@@ -50,10 +60,10 @@ def explain(
         check_topic(topic)
     ways = [bool(origin), bool(client_id or packet), bool(session or seq >= 0)]
     if sum(ways) > 1 or not (sum(ways) or topic):
-        text = "name one of ORIGIN, --client C --packet N, --session C --seq N, or --topic T [--from C]"
+        text = "use one of ORIGIN, --client C --packet N, --session C --seq N, or --topic T [--from C]"
         raise UserError(f"msg explain: {text}", ExitCode.USAGE)
     if (bool(client_id) != bool(packet)) or (bool(session) != (seq >= 0)):
-        raise UserError("msg explain: --client wants --packet, --session wants --seq", ExitCode.USAGE)
+        raise UserError("msg explain: --client requires --packet, --session requires --seq", ExitCode.USAGE)
     if origin:
         check_origin(origin)
     if options.show_api:
@@ -83,14 +93,14 @@ def send(
     options: Options,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     payload: PayloadArgument = "",
-    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the message.")] = 1,
-    retain: Annotated[bool, typer.Option("--retain", help="Keep it for later subscribers.")] = False,
-    expiry_s: Annotated[int, typer.Option("--expiry", min=-1, help="s that it is worth; -1: for ever.")] = -1,
-    node: Annotated[str, typer.Option("--node", help="The edge that publishes it; default: any.")] = "",
-    trace: Annotated[bool, typer.Option("--trace", help="Print its way through the nodes.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Deliver nothing, say who would get it.")] = False,
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="QoS of the message.")] = 1,
+    retain: Annotated[bool, typer.Option("--retain", help="Retain the message.")] = False,
+    expiry_s: Annotated[int, typer.Option("--expiry", min=-1, help="Message expiry interval in s; -1: none.")] = -1,
+    node: Annotated[str, typer.Option("--node", help="Publish through this edge; default: any.")] = "",
+    trace: Annotated[bool, typer.Option("--trace", help="Trace the message through the nodes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the receivers.")] = False,
 ) -> None:
-    """Publish one message by the operators' door; done when every destination has it. A repeat is possible."""
+    """Publish one message; returns when every destination has it. A duplicate is possible."""
     from admin.explanations import check_topic, topic_explained
     from conf.errors import ExitCode, UserError
     from wire.messages.orders import SENT_BYTES_MAX
@@ -98,9 +108,11 @@ def send(
     check_topic(topic)
     content = _content(payload)
     if len(content) + len(topic.encode()) > SENT_BYTES_MAX:
-        raise UserError(f"topic and payload exceed {SENT_BYTES_MAX} bytes: publish it as a client", ExitCode.USAGE)
+        raise UserError(
+            f"topic and payload exceed {SENT_BYTES_MAX} bytes: publish larger messages as a client", ExitCode.USAGE
+        )
     if retain and not content:
-        raise UserError("an empty retained message takes one away: `retained clear`", ExitCode.USAGE)
+        raise UserError("an empty retained message deletes the topic's one: use `retained clear`", ExitCode.USAGE)
     if dry_run:
         size = len(content)
         _, story = with_cluster(
@@ -120,7 +132,7 @@ def _content(text: str) -> bytes:
     """Return a payload.
 
     Raises:
-        UserError: The file cannot be read.
+        UserError: The file is not readable.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""``stratamq node ...``: the nodes of the map."""
+"""``stratamq node ...``: the nodes of the cluster."""
 
 from typing import Annotated
 
@@ -15,20 +15,20 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    node = group(app, "node", "Its nodes.")
+    node = group(app, "node", "Nodes of the cluster.")
     node.command("list")(list_nodes)
     node.command("show")(show_node)
     node.command("drain")(drain_node)
-    verb_about(node, "node undrain", "node", "Let a drained node take its share again.", changes=True)
+    verb_about(node, "node undrain", "node", "Return a drained node to service.", changes=True)
 
 
 @asks
 def show_node(options: Options, name: Annotated[str, typer.Argument(metavar="NODE")]) -> None:
-    """One node, as the map and gossip know it."""
+    """Show one node, from the cluster map and gossip."""
     from conf.errors import ExitCode, UserError
 
     for node in answer("node list", {}, options)["nodes"]:
         if node["node"] == name:
             print_result(node, options.output)
             return
-    raise UserError(f"no node {name!r} in this cluster: `stratamq node list` names them", ExitCode.FAILED)
+    raise UserError(f"unknown node {name!r}: see `stratamq node list`", ExitCode.FAILED)

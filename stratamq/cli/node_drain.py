@@ -1,6 +1,6 @@
-"""``stratamq node drain`` and ``undrain``: a forecast, the order, and for an edge how far it has come.
+"""``stratamq node drain`` and ``undrain``: a forecast, the request, and the progress of an edge's drain.
 
-An edge's clients are let go at a rate; Ctrl-C takes the order back at once and says how many have stayed.
+An edge disconnects its clients at a rate. Ctrl-C cancels the drain and prints the number of remaining clients.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from stratamq.cli.progress import progress_bar
 
 __all__ = ["drain_node"]
 
-LOOK_S = 1.0  # edges tell how many clients they have each 2 s
-RATE = r"of clients let go a second, as 200 or 200/s; 0: as `edge.drain_rate` says"
+POLL_S = 1.0  # edges report their number of clients every 2 s
+RATE = r"of clients disconnected per second, as 200 or 200/s; 0: `edge.drain_rate`"
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE")]
 
 
@@ -28,11 +28,13 @@ def drain_node(
     options: Options,
     node: NodeArgument,
     rate: Annotated[str, typer.Option("--rate", help=f"An edge: number {RATE}.")] = "0",
-    redirect: Annotated[bool, typer.Option("--redirect", help="An edge: tell MQTT 5 clients another edge.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="An edge: wait until it is empty.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    redirect: Annotated[
+        bool, typer.Option("--redirect", help="An edge: redirect MQTT 5 clients to another edge.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="An edge: wait until no client is connected.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the effects.")] = False,
 ) -> None:
-    """Move everything away from a node: partitions from a storage node, clients from an edge."""
+    """Evacuate a node: move partitions from a storage node, disconnect clients from an edge."""
     arguments: dict[str, object] = {"node": node}
     if options.show_api:
         if _rate(rate) or redirect:
@@ -59,11 +61,11 @@ def drain_node(
     if options.output is not OutputFormat.TABLE:
         print_result({"node": node, **forecast, "left": left}, options.output)
     elif not left:
-        print(f"{node} is drained: it may be stopped, or `stratamq node undrain {node}` lets clients in again")
+        print(f"{node} is drained: stop it, or return it to service with `stratamq node undrain {node}`")
 
 
 def _entry(node: str, options: Options) -> dict[str, Any]:
-    """Return the node as the list has it; none that is not there: the order itself says what is wrong."""
+    """Return the node's entry of the list; {} if it is missing, because the drain request reports the error."""
     return next((entry for entry in answer("node list", {}, options)["nodes"] if entry["node"] == node), {})
 
 
@@ -72,12 +74,15 @@ def _rate(text: str) -> int:
 
     number = text.removesuffix("/s")
     if not number.isascii() or not number.isdigit() or int(number) > 100_000:
-        raise UserError(f"--rate {text}: a number of clients a second, such as 200/s, at most 100000", ExitCode.USAGE)
+        raise UserError(
+            f"--rate {text} is invalid: use a number of clients per second up to 100000, for example 200/s",
+            ExitCode.USAGE,
+        )
     return int(number)
 
 
 def _clients(wanted: dict[str, object], options: Options, *, dry_run: bool) -> dict[str, int]:
-    """Return what the edge says: clients, wills that fire, sessions that go on elsewhere, rate."""
+    """Return the edge's counts: clients, wills that will be published, sessions that move, rate."""
     rows = answer("client drain", wanted | {"dry_run": dry_run}, options)["nodes"]
     told = [line.rpartition(" ") for line in rows[0]["lines"]]
     return {name: int(count) for name, _, count in told}
@@ -87,41 +92,41 @@ def _foretell(node: str, forecast: dict[str, int]) -> None:
     clients, rate = forecast["clients"], forecast["rate"]
     number = "1 client" if clients == 1 else f"{clients} clients"
     print(
-        f"{node}: {number}, let go at {rate}/s ({clients / rate:.0f} s); {forecast['wills']} have a will"
-        f" without delay, which fires; {forecast['sessions']} have a session, which goes on elsewhere",
+        f"{node}: {number}, disconnected at {rate}/s ({clients / rate:.0f} s); {forecast['wills']} have a will"
+        f" without delay, which is published; {forecast['sessions']} have a session, which stays available",
         file=sys.stderr,
     )
 
 
 def _foretell_copies(node: str, plan: dict[str, Any]) -> None:
-    """Say of how many partitions nobody takes the copy that the node has; an older router does not tell it."""
+    """Print the number of partitions that lose a copy; an older router does not report it."""
     fewer = plan.get("partitions_under_replicated")
     if fewer:
         print(
-            f"{node}: no other node takes its copy of {fewer} partitions, each of which keeps one copy fewer:"
-            " add a storage node first, or accept that",
+            f"{node}: no other node can store its copy of {fewer} partitions, which keep one copy fewer:"
+            " add a storage node first to avoid this",
             file=sys.stderr,
         )
 
 
 def _watch(node: str, wanted: dict[str, object], forecast: dict[str, int], options: Options) -> int:
-    """Show how far the drain is until nobody is left; Ctrl-C takes it back."""
+    """Show the progress until no client is left; Ctrl-C cancels the drain."""
     total = left = forecast["clients"]
     try:
         with progress_bar("clients") as bar:
             while left:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
                 entry = _entry(node, options)
                 left = int(entry.get("connected") or 0)
-                if not left or entry["state"] == "drained":  # gossip may be of before the last clients came
+                if not left or entry["state"] == "drained":  # gossip may be older than the last connections
                     left = _clients(wanted, options, dry_run=True)["clients"]
                 total = max(total, left)
                 bar(total - left, total, f"{forecast['rate']}/s")
     except KeyboardInterrupt:
-        with contextlib.suppress(KeyboardInterrupt):  # a second one finds the order taken back, or on its way
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: the cancellation is already sent
             answer("node undrain", {"node": node}, options)
         print(
-            f"stratamq: stopped: {left} of {total} clients have stayed at {node}, which takes clients again",
+            f"stratamq: drain cancelled: {left} of {total} clients remain at {node}, which accepts clients again",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None

@@ -1,6 +1,6 @@
-"""``stratamq node list``: the nodes of the map; as a table with figures that each node tells of itself.
+"""``stratamq node list``: the nodes of the cluster map; a table adds metrics of each node.
 
-Rates are of two looks a second apart. Programs (-o json and the like), and who names columns, get the router's rows.
+Rates are computed from two queries a second apart. Other formats and ``--columns`` show only the router's rows.
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ TERM, RAFT_LAG, COPY_LAG = "stratamq_raft_term", "stratamq_raft_commit_lag_entri
 @asks
 def list_nodes(
     options: Options,
-    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    filters: FilterOption = [],  # noqa: B006  # typer copies it for each call
     nodes: NodeOption = [],  # noqa: B006  # likewise
     columns: ColumnsOption = "",
     limit: LimitOption = LIMIT,
@@ -52,7 +52,7 @@ def list_nodes(
     watch: WatchOption = False,
     every_s: EveryOption = WATCH_S,
 ) -> None:
-    """Every node: tier, state, release, clients, messages a second, partitions, load, disk."""
+    """List all nodes: tier, state, version, clients, messages per second, partitions, load, disk."""
     listing = wish(filters, columns, limit, everything=everything, known=COLUMNS["nodes"])
     look = partial(_list, options, listing, nodes)
     again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
@@ -72,14 +72,14 @@ def _list(options: Options, listing: ListRequest, nodes: list[str]) -> None:
     else:
         print_list(result | {"nodes": rows}, "nodes", options.output)
     if len(rows) < passed:
-        typer.echo(f"stratamq: {len(rows)} of {passed} nodes are shown: --limit or --all shows more", err=True)
+        typer.echo(f"stratamq: {len(rows)} of {passed} nodes shown: --limit or --all shows more", err=True)
     end_partial(missing)
 
 
 async def _figures(
     cluster: "Cluster",
 ) -> "tuple[dict[str, tuple[StatsRow, StatsRow | None]], tuple[MissingRows, ...]]":
-    """Return what each node tells of itself, twice."""
+    """Return two samples of the metrics of each node."""
     import trio
 
     from admin.queries import ListQuery, walk
@@ -92,11 +92,11 @@ async def _figures(
     return found, tuple(dict.fromkeys((*first.partial, *second.partial)))
 
 
-SHOWN = 11  # columns of a table that is not wide
+SHOWN = 11  # columns of a normal table
 
 
 def _cells(row: dict[str, Any], first: "StatsRow | None", second: "StatsRow | None") -> dict[str, object]:
-    """Return the cells of a node; of one that tells nothing, those that the router has."""
+    """Return the cells of a node; without metrics, only those of the router."""
     now = (second or first).at_ms if first is not None else None
     stats = second or first
     gauges = (stats.gauges or {}) if stats is not None else {}
@@ -126,7 +126,7 @@ def _cells(row: dict[str, Any], first: "StatsRow | None", second: "StatsRow | No
 
 
 def _lag(gauges: dict[str, float]) -> object:
-    """Return entries of a router's log that are not committed, or operations that the slowest copy lacks."""
+    """Return the number of uncommitted log entries, or of operations that the slowest copy lacks."""
     if RAFT_LAG in gauges:
         return gauges[RAFT_LAG]
     copies = [value for name, value in gauges.items() if name.startswith(COPY_LAG)]

@@ -1,7 +1,6 @@
-"""Questions to a router: which one is asked, with which certificate, and how an election is waited for.
+"""Requests to a router: selection of the router, its certificate, and retries during an election.
 
-Finds a router (``--router``, STRATAMQ_ROUTER, or the `up` that runs over ``--data``), asks, prints. What a verb means
-is the router's business.
+Finds a router (``--router``, STRATAMQ_ROUTER, or the running `up` of ``--data``), sends the verb and prints the reply.
 """
 
 import secrets
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_nodes", "told"]
 
-ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
+ELECTION_S = 5.0  # retry limit while no router leads; an election takes 1 to 2 s
 ASK_AGAIN_S = 0.25
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 READ_S = 10.0  # for an answer
-CHANGE_S = 30.0  # a verb that takes rights away waits up to 20 s for nodes, and names those that it waits for
+CHANGE_S = 30.0  # a verb that revokes permissions waits up to 20 s for nodes and names the pending ones
 
 
 def show(verb: str, arguments: dict[str, object], options: Options) -> None:
-    """Ask, print, and end with the reply's exit code."""
+    """Send a verb, print the reply, and exit with its exit code."""
     from conf.errors import ExitCode, UserError
 
     reply = ask(verb, arguments, options)
@@ -44,10 +43,10 @@ def show(verb: str, arguments: dict[str, object], options: Options) -> None:
 
 
 def answer(verb: str, arguments: dict[str, object], options: Options) -> Any:
-    """Ask for what is only read, and return the result.
+    """Send a verb that reads; return the result.
 
     Raises:
-        UserError: It was refused, or nobody answers.
+        UserError: The request was refused, or no router responds.
     """
     from conf.errors import ExitCode, UserError
 
@@ -65,13 +64,13 @@ def show_nodes(
     only_counted: bool = False,
     about: Mapping[str, object] | None = None,
 ) -> Any:
-    """Ask for an order to nodes, print what each of them said, and end with the reply's exit code.
+    """Send a request to nodes, print their replies, and exit with the reply's exit code.
 
     Args:
-        only_counted: Leave out nodes that had nothing to do.
-        about: Facts that are printed first.
+        only_counted: Omit nodes with a count of 0.
+        about: Fields that are printed first.
     Returns:
-        The result, of an order that every node carried out.
+        The result, if every node succeeded.
     """
     from conf.errors import ExitCode, UserError
 
@@ -88,13 +87,13 @@ def show_nodes(
 
 
 def _says_nothing(reply: "AdminReply", options: Options) -> bool:
-    """Return whether a table would only repeat mistakes: no node did anything."""
+    """Return whether a table would only repeat errors, because every node failed."""
     rows = reply.result["nodes"] if isinstance(reply.result, dict) else ()
     return not reply.ok and options.output in TABLES and not any(row["done"] or row["count"] for row in rows)
 
 
 def told(result: Any, options: Options) -> Any:
-    """Return a result for its reader: a table has no fact that is none, and names nobody where none is waited for."""
+    """Return a result for the output format: a table omits empty fields."""
     if not isinstance(result, dict):
         return result
     return {
@@ -112,11 +111,11 @@ def ask(
     follow_leader: bool = True,
     lost_s: float = 0.0,
 ) -> Any:
-    """Return the AdminReply of the HTTP service if the options name one, of a router otherwise.
+    """Return the AdminReply of the HTTP service if the options name one, else of a router.
 
     Raises:
-        UserError: Nobody can be asked, or access is refused.
-        typer.Exit: The call was to be printed.
+        UserError: No server responds, or access is refused.
+        typer.Exit: ``--show-api``: the request is printed.
     """
     from stratamq.cli.api_requests import ask_api, show_call
 
@@ -132,10 +131,10 @@ def ask(
 
 
 def _tried(verb: str, arguments: dict[str, object]) -> "tuple[AdminReply | None, dict[str, object]]":
-    """Return what the HTTP service says of a trial of a verb that no node tries, and arguments as the verb takes them.
+    """Return the HTTP service's reply to a dry run without node support, and the verb's arguments.
 
     Raises:
-        UserError: The arguments are none of the verb's.
+        UserError: The arguments are invalid.
     """
     import msgspec
 
@@ -165,15 +164,14 @@ def ask_links(
     follow_leader: bool = True,
     lost_s: float = 0.0,
 ) -> Any:
-    """Return the AdminReply of the first router that can be reached, or of the leader that it names.
+    """Return the AdminReply of the first reachable router, or of the leader that it names.
 
-    While a leader is being elected it asks again. Each repeat has the identifier of the first question, so the routers
-    carry out once what it orders, whichever of them took it.
+    During an election the request is retried. All retries have the same identifier, so routers apply an order once.
 
     Args:
-        lost_s: How long to go on while no router answers at all, as somebody who watches does.
+        lost_s: Retry limit in s while no router responds, for commands that watch.
     Raises:
-        UserError: No router is known, none answers or leads (exit code 4), or access is refused.
+        UserError: No router is known, none responds or leads (exit code 4), or access is refused.
     """
     from conf.errors import ExitCode, UserError
     from wire.links.operator_access import find_access
@@ -192,13 +190,13 @@ def ask_links(
         if waited >= max(ELECTION_S if electing else 0.0, lost_s):
             raise UserError("\n".join(failures), ExitCode.NOT_READY)
         if electing and not said and sys.stderr.isatty():
-            typer.echo(f"no router leads at the moment: asking again for {ELECTION_S:g} s", err=True)
+            typer.echo(f"no router is the leader: retrying for {ELECTION_S:g} s", err=True)
             said = True
         time.sleep(ASK_AGAIN_S)
 
 
 def _ask_each(access: "OperatorAccess", question: "Admin") -> tuple[Any, list[str], bool]:
-    """Return the first reply, or what each router said, and whether they only lack a leader."""
+    """Return the first reply, or all failures and whether only a leader is missing."""
     from conf.errors import ExitCode, UserError
     from wire.links.fast_path_run import run_plainly
     from wire.links.request import request
@@ -212,19 +210,21 @@ def _ask_each(access: "OperatorAccess", question: "Admin") -> tuple[Any, list[st
             if error.exit_code != ExitCode.NOT_READY:
                 raise
             failures.append(error.message)
-            question.repeated = True  # it may have taken the order
+            question.repeated = True  # the router may have accepted the order
         else:
             if reply.exit_code != ExitCode.NOT_READY:
                 return reply, [], False
             failures.append(f"router {address}: {reply.error}")
             replies.append(reply.result or {})
-            question.repeated |= "leads" not in replies[-1]  # it took the order, and lost the lead
-    led = len(access.routers) == 1 and any(result.get("leader") for result in replies)  # by one that was not asked
+            question.repeated |= "leads" not in replies[-1]  # the router accepted the order and lost leadership
+    led = len(access.routers) == 1 and any(
+        result.get("leader") for result in replies
+    )  # by a router that was not contacted
     return None, failures, bool(replies) and not led
 
 
 def leader_address(result: object) -> str:
-    """Return where the leader is when another router answered: only the leader knows leases."""
+    """Return the leader's address if another router replied, because only the leader knows leases."""
     if not isinstance(result, dict) or not result.get("leader") or result["leader"] == result.get("router"):
         return ""
     nodes = result.get("nodes", ())
@@ -237,7 +237,7 @@ def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: st
     try:
         return ask_links(verb, arguments, leader, data, follow_leader=False)
     except UserError:
-        return answer  # it may have died; what the other router knows is better than nothing
+        return answer  # the leader may have failed: fall back to the other router's reply
 
 
 async def _request(request: Any, address: str, access: "OperatorAccess", message: "Admin") -> Any:

@@ -1,6 +1,6 @@
-"""Answers of nodes to an order, as a table: facts in columns of their own, and no column that every row leaves empty.
+"""Replies of nodes to a request as a table: facts become columns, and empty columns are omitted.
 
-A program gets the rows as they came, with their lines.
+Programs get the unchanged rows with their lines.
 """
 
 import time
@@ -18,8 +18,8 @@ def node_table(rows: Sequence[Mapping[str, Any]], *, tried: bool) -> list[dict[s
     """Return the rows of a table.
 
     Args:
-        rows: One of each node: ``node``, ``done``, ``count``, ``lines``, ``error``.
-        tried: Nothing was done, so no row says that.
+        rows: One for each node: ``node``, ``done``, ``count``, ``lines``, ``error``.
+        tried: A dry run, which omits the ``done`` column.
     """
     told = [_facts(row["lines"]) for row in rows]
     has_facts = all(facts is not None for facts in told)
@@ -42,7 +42,7 @@ def node_table(rows: Sequence[Mapping[str, Any]], *, tried: bool) -> list[dict[s
 
 
 def _facts(lines: Sequence[str]) -> dict[str, object] | None:
-    """Return lines of a name and a value, as `entries 5`; None where one is another text."""
+    """Parse lines of a name and a value, for example `entries 5`; None if a line differs."""
     facts: dict[str, object] = {}
     for line in lines:
         name, _, value = line.partition(" ")

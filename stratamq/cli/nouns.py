@@ -1,7 +1,7 @@
-"""The lists that an operator can ask for: which kind of row each is, and which columns it shows.
+"""The resources that the command line lists: row kind and columns of each.
 
-One row of the table is one list of the command line; ``listing.py`` makes the command of it. Columns are fields of the
-kind's row (``wire/messages/query_kinds.py``), ``wide`` ones stand behind the others.
+``listing.py`` creates one command for each row of the table. Columns are fields of the row type
+(``wire/messages/query_kinds.py``); ``wide`` columns come last.
 """
 
 from typing import NamedTuple
@@ -10,17 +10,17 @@ __all__ = ["NOUNS", "Noun"]
 
 
 class Noun(NamedTuple):
-    """One list."""
+    """One resource."""
 
-    what: str  # the kind of look
-    rows: str  # the word for several of its rows
+    what: str  # the kind of query
+    rows: str  # plural name of its rows
     text: str
     columns: tuple[str, ...]
     wide: tuple[str, ...] = ()
-    best: str = ""  # the rows with the greatest of this column; "": in the order of the nodes
-    merges: bool = False  # nodes hold parts of one row
-    tier: str = ""  # whose rows are wanted, where several tiers have the kind
-    rate: tuple[str, str] = ("", "")  # a counter, and the column of a table that says how much it rises in a second
+    best: str = ""  # select rows with the largest values of this column; "": in the order of nodes
+    merges: bool = False  # a row is merged from parts of several nodes
+    tier: str = ""  # the tier to query if several have the kind
+    rate: tuple[str, str] = ("", "")  # a counter, and the column with its rate per second
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ NOUNS: dict[str, Noun] = {
     "client": Noun(
         "clients",
         "clients",
-        "Connected clients, by edge.",
+        "List connected clients, by edge.",
         _names(
             "client_id user state node proto address keep_alive_s expiry_s connected_at_ms inflight queued oldest_s"
         ),
@@ -40,28 +40,28 @@ NOUNS: dict[str, Noun] = {
     "session": Noun(
         "sessions",
         "sessions",
-        "Sessions, by storage node.",
+        "List sessions, by storage node.",
         _names("client_id online node queued bytes oldest_s expires_in_s"),
         _names("replicas last_seq will"),
     ),
     "subscription": Noun(
         "subscriptions",
         "subscriptions",
-        "Subscriptions, by the node that holds them.",
+        "List subscriptions, by node.",
         _names("client_id filter qos share no_local retain_as_published retain_handling identifier"),
         _names("partition since_ms node durable partial"),
     ),
     "retained": Noun(
         "retained",
         "retained messages",
-        "Retained messages, by partition.",
+        "List retained messages, by partition.",
         _names("topic bytes qos age_s expires_in_s publisher"),
         _names("partition storage origin content_type"),
     ),
     "share": Noun(
         "shares",
         "shares",
-        "Shared groups, by filter. OUT/S is of two looks a second apart; --columns without it takes one.",
+        "List shared groups, by filter. OUT/S needs two queries a second apart; omit it with --columns.",
         _names("group filter members online queued oldest_s delivered"),
         _names("skew redispatched"),
         merges=True,
@@ -70,13 +70,13 @@ NOUNS: dict[str, Noun] = {
     "listener": Noun(
         "listeners",
         "listeners",
-        "Listeners of the edges.",
+        "List listeners of the edges.",
         _names("node listener kind bind state connections connections_max"),
     ),
     "topic": Noun(
         "routes",
         "cached topics",
-        "Topics whose routes edges hold.",
+        "List topics in the route caches of edges.",
         _names("topic node local edges partitions groups"),
         _names("shard reason_code traced"),
         tier="edge",
@@ -84,14 +84,14 @@ NOUNS: dict[str, Noun] = {
     "replica": Noun(
         "replicas",
         "copies",
-        "Copies of partitions at storage nodes.",
+        "List copies of partitions on storage nodes.",
         _names("partition node role primary epoch op_index commit_index lag_ops in_sync sessions acknowledges"),
         _names("connected queued retained queue_oldest_s transferring log_start"),
     ),
     "storage": Noun(
         "stats",
         "nodes",
-        "Figures of running storage nodes.",
+        "List metrics of running storage nodes.",
         _names("node ready sessions partitions copies rss_bytes disk_bytes disk_free_bytes queue_oldest_s"),
         _names("started_at_ms version open_files open_files_max cpu_s"),
         tier="storage",
@@ -99,7 +99,7 @@ NOUNS: dict[str, Noun] = {
     "slow": Noun(
         "slow",
         "slow clients",
-        "Clients that do not follow.",
+        "List clients that receive too slowly.",
         _names("client_id node by value unit since_ms"),
         _names("session partition number"),
         best="value",
@@ -107,14 +107,14 @@ NOUNS: dict[str, Noun] = {
     "drops": Noun(
         "drops",
         "reasons for drops",
-        "Dropped messages by reason.",
+        "List dropped messages by reason.",
         _names("node reason count last_at_ms last_client_id last_topic"),
         best="count",
     ),
     "journal": Noun(
         "journal",
         "entries",
-        "Refusals, drops, kicks, takeovers and ends of sessions, the newest first.",
+        "List refusals, drops, kicks, takeovers and session ends, newest first.",
         _names("at_ms node event reason client_id topic detail"),
         _names("origin number left_out"),
         best="at_ms",
@@ -122,7 +122,7 @@ NOUNS: dict[str, Noun] = {
     "log": Noun(
         "log",
         "lines",
-        "Last lines of the nodes' logs, the newest first.",
+        "List the last lines of the nodes' logs, newest first.",
         _names("at_ms node level event message fields"),
         _names("number logger"),
         best="at_ms",
@@ -130,21 +130,21 @@ NOUNS: dict[str, Noun] = {
     "trace": Noun(
         "traces",
         "traces",
-        "Traces of the nodes.",
+        "List traces of the nodes.",
         _names("trace node kind pattern state started_at_ms until_ms events events_max"),
         _names("payload_bytes actor"),
     ),
     "config": Noun(
         "config",
         "settings",
-        "Settings that a node runs with.",
+        "List the settings of running nodes.",
         _names("node name value source"),
         _names("default needs_restart"),
     ),
     "stats": Noun(
         "stats",
         "nodes",
-        "Figures of each node.",
+        "List metrics of each node.",
         _names(
             "node tier version started_at_ms ready connections sessions partitions copies rss_bytes disk_free_bytes"
         ),

@@ -1,4 +1,4 @@
-"""``stratamq operation list | show | cancel``: long work of the cluster, whoever began it."""
+"""``stratamq operation list | show | cancel``: long-running operations of the cluster."""
 
 import sys
 from functools import partial
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `operation list` prints it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Operation ID from `operation list`.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    operations = group(app, "operation", "Long work of the cluster: rebalances, drains, exports.")
+    operations = group(app, "operation", "Long-running operations: rebalances, drains, exports.")
     operations.command("list")(list_operations)
     operations.command("show")(show_operation)
     operations.command("cancel")(cancel)
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 @asks
 def list_operations(
     options: Options,
-    filters: FilterOption = [],  # noqa: B006  typer reads it and never changes it
+    filters: FilterOption = [],  # noqa: B006  typer copies it for each call
     nodes: NodeOption = [],  # noqa: B006  likewise
     columns: ColumnsOption = "",
     limit: LimitOption = LIMIT,
@@ -53,7 +53,7 @@ def list_operations(
     watch: WatchOption = False,
     every_s: EveryOption = WATCH_S,
 ) -> None:
-    """Long work that runs, is paused, or ended last."""
+    """List operations that are running, paused, or finished last."""
     from admin.operations import RunningCommand
 
     listing = wish(filters, columns, limit, everything=everything, known=RunningCommand._fields)
@@ -69,15 +69,15 @@ def _print_operations(options: Options, listing: ListRequest, nodes: list[str]) 
     if rows or options.output not in (*TABLES, OutputFormat.JSONL, OutputFormat.CSV):
         print_result(rows, options.output)
     if not rows and options.output in TABLES and sys.stderr.isatty():
-        typer.echo("stratamq: no operations here" + " meet this" * bool(listing.filters), err=True)
+        typer.echo("stratamq: no operations found" + " for this filter" * bool(listing.filters), err=True)
     if len(rows) < passed:
-        typer.echo(f"stratamq: {len(rows)} of {passed} operations are shown: --limit or --all shows more", err=True)
+        typer.echo(f"stratamq: {len(rows)} of {passed} operations shown: --limit or --all shows more", err=True)
     end_partial(silent)
 
 
 @asks
 def show_operation(options: Options, name: IdArgument) -> None:
-    """One of them."""
+    """Show one operation."""
     from admin.operations import find
 
     found, silent = _found(options)
@@ -89,9 +89,9 @@ def show_operation(options: Options, name: IdArgument) -> None:
 def cancel(
     options: Options,
     name: IdArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which verb would end it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command that would cancel it.")] = False,
 ) -> None:
-    """End one: a rebalance goes back (`ring abort`), a drained node is used again, an export stops."""
+    """Cancel an operation: abort a rebalance (`ring abort`), undrain a node, or stop an export."""
     from admin.operations import EXPORT_CANCEL, find, ordered
     from conf.errors import ExitCode, UserError
 
@@ -102,7 +102,7 @@ def cancel(
     say_partial(silent)
     operation = find(found, name)
     if not operation.cancel:
-        raise UserError(f"{operation.id} is {operation.state}: nothing is left to cancel", ExitCode.FAILED)
+        raise UserError(f"{operation.id} is {operation.state}: it cannot be cancelled", ExitCode.FAILED)
     if dry_run:
         print_result({"id": operation.id, "would": operation.cancel, "node": operation.node}, options.output)
         return
@@ -138,10 +138,10 @@ def _found(options: Options) -> "tuple[list[RunningCommand], tuple[MissingRows, 
 
 
 def _found_by_api(options: Options) -> "tuple[list[RunningCommand], tuple[MissingRows, ...]]":
-    """Return the same as the HTTP service tells it.
+    """Return the operations from the HTTP service.
 
     Raises:
-        typer.Exit: ``--show-api``: the call is printed.
+        typer.Exit: ``--show-api``: the request is printed.
     """
     from admin.http.operation_page import OperationPage
     from admin.scatter_gather import MissingRows

@@ -1,4 +1,4 @@
-"""The options of each command that asks a running cluster."""
+"""The common options of commands that send requests to a cluster."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +10,11 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of each command that asks."""
+    """The common options."""
 
     router: str
     data: Path
     output: OutputFormat
-    api: str | None = None  # of the HTTP service; None: routers and nodes are asked
+    api: str | None = None  # URL of the HTTP service; None: use routers and nodes
     token_file: Path | None = None
-    show_api: bool = False  # print the call, and ask nobody
+    show_api: bool = False  # print the request without sending it

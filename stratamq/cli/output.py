@@ -1,10 +1,9 @@
-"""Results on the command line: tables for people, JSON, lines of JSON, YAML and CSV for programs.
+"""Output of results: tables for people; JSON, JSON lines, YAML and CSV for programs.
 
-A list of objects is a table, its columns in the order in which keys first appear; an object is a list of facts, and a
-list of objects inside it is a table of its own. Into a pipe tables go as plain text of any width, which stays as it is
-from version to version; a terminal gets them in its own width and with bold heads, drawn by ``rich``, which takes 2 ms
-a row. Names come from clients: a character that a terminal would act on, or that would turn a line around, is shown as
-its number, in JSON as an escape that means the same.
+A list of objects is a table, with columns in the order of first appearance. An object is a list of fields; a list of
+objects inside it is a separate table. Tables in a pipe are plain text of any width and stable between releases.
+Tables on a terminal have its width and bold headings; ``rich`` draws them, at 2 ms a row. Names come from clients:
+control and direction-changing characters are shown as numbers, in JSON as equivalent escapes.
 """
 
 import csv
@@ -29,28 +28,30 @@ __all__ = ["OutputFormat", "OutputOption", "cells_of", "print_result", "print_ta
 
 FLAT = {str, int, float, bool, type(None)}
 FLAT_OR_LIST = FLAT | {list}
-ONE_OF = ({str}, {int}, {bool})  # types of values that are equal only if their cells are
-MOMENTS = ("at", "until", "written")  # ends of names of moments
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as ``admin/timestamps.py`` writes one
-PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
+ONE_OF = ({str}, {int}, {bool})  # types whose equal values have equal cells
+TIME_ENDS = ("at", "until", "written")  # endings of timestamp names
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # format of ``admin/timestamps.py``
+PIPE_WIDTH = 100_000  # columns; lines in a pipe are never wrapped
 
 
 class OutputFormat(enum.StrEnum):
     """Values of ``-o``."""
 
     TABLE = "table"
-    WIDE = "wide"  # a table of more columns, where a list has them
+    WIDE = "wide"  # a table with additional columns
     JSON = "json"
     JSONL = "jsonl"
     YAML = "yaml"
     CSV = "csv"
 
 
-OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="table, wide, json, jsonl, yaml or csv.")]
+OutputOption = Annotated[
+    OutputFormat, typer.Option("-o", "--output", help="Output format: table, wide, json, jsonl, yaml or csv.")
+]
 
 
 def print_result(result: object, output: OutputFormat) -> None:
-    """Print a result as the receiver of stdout can use it."""
+    """Print a result in an output format."""
     if output in (OutputFormat.TABLE, OutputFormat.WIDE):
         _print_blocks(_tables(result))
     else:
@@ -63,7 +64,7 @@ def print_table(heads: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
 
 
 def cells_of(make: Callable[[Any], object], values: Sequence[Any]) -> list[str]:
-    """Return the cells of a column: what is made of its values, each of those made once."""
+    """Return the cells of a column; equal values are formatted once."""
     if {*map(type, values)} - {type(None)} in ONE_OF:
         made = {value: _cell(make(value)) for value in {*values}}
         return [made[value] for value in values]
@@ -76,7 +77,7 @@ def _print_blocks(blocks: "Sequence[_Block | str]") -> None:
         return
     from rich.console import Console
 
-    # NO_COLOR means plain text: rich would only leave the colours out, and write bold heads.
+    # NO_COLOR means plain text: rich would omit only the colours, not bold headings.
     colours: Any = None if os.environ.get("NO_COLOR") else "auto"
     console = Console(markup=False, emoji=False, highlight=False, color_system=colours)
     for number, block in enumerate(blocks):
@@ -99,7 +100,7 @@ def render(result: object, output: OutputFormat) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without anything that a terminal acts on; what stands for it is as Python writes it."""
+    """Return a text with control characters replaced by Python escapes."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -113,13 +114,13 @@ def _json(value: object, indent: int | None = None, of: json.JSONEncoder | None 
 
 
 def _line(item: object) -> str:
-    """Return one line of JSON; a flat row is written ten times as fast by msgspec."""
+    """Return one line of JSON; msgspec encodes flat rows ten times as fast."""
     if isinstance(item, dict) and _is_flat(item):
         import msgspec
 
         try:
             text = msgspec.json.encode(item).decode()
-        except (OverflowError, UnicodeEncodeError):  # more than 64 bits; half of a pair
+        except (OverflowError, UnicodeEncodeError):  # more than 64 bits; a lone surrogate
             text = ""
         if text.isprintable() and text:
             return text
@@ -145,20 +146,20 @@ def _yaml(result: object) -> str:
 
     plain = json.loads(json.dumps(result, default=_plain))
     text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=PIPE_WIDTH))
-    if not text.replace("\n", "").isprintable():  # some letter would turn a line around
+    if not text.replace("\n", "").isprintable():  # a character changes the text direction
         text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, width=PIPE_WIDTH))
     return text.removesuffix("\n")
 
 
 def _lines(result: object) -> Sequence[object]:
-    """Return what stands on lines of their own: the rows of a list, also where an object holds nothing else."""
+    """Return the items for separate lines: the rows of a list, or of an object that contains only a list."""
     if isinstance(result, Mapping) and len(result) == 1 and isinstance(only := next(iter(result.values())), list):
         return only
     return result if isinstance(result, list) else [] if result is None else [result]
 
 
 def _blocks(result: object) -> list[Sequence[Mapping[str, Any]]]:
-    """Return the tables of a result, its facts first as a table of one row."""
+    """Return the tables of a result; its fields come first as a table of one row."""
     if _is_table(result):
         return [result]  # type: ignore[list-item]
     if not isinstance(result, Mapping):
@@ -194,15 +195,15 @@ _ON_LINES = json.JSONEncoder(default=_plain, ensure_ascii=False, indent=2)
 
 
 class _Block(NamedTuple):
-    """A table before it is drawn; ``heads`` are none for facts, whose names are the first column."""
+    """A table before drawing; ``heads`` is empty for fields, whose names are the first column."""
 
     heads: list[str]
     rows: Sequence[Sequence[str]]
-    width: int = 0  # of the first column, at least
+    width: int = 0  # minimum width of the first column
 
 
 def _text(block: "_Block | str") -> str:
-    """Return a table as plain text: each column as wide as its widest cell, and two spaces between them."""
+    """Return a table as plain text with columns of the widest cell, separated by two spaces."""
     if isinstance(block, str):
         return block
     lines = [block.heads, *block.rows] if block.heads else block.rows
@@ -220,14 +221,14 @@ def _text(block: "_Block | str") -> str:
 
 
 def _wide(cell: str) -> int:
-    """Return how many columns of a terminal a text takes that has more than ASCII."""
+    """Return the terminal width of a text with non-ASCII characters."""
     from rich.cells import cell_len
 
     return cell_len(cell)
 
 
 def _drawn(block: "_Block | str") -> "Table | str":
-    """Return a table for a terminal, with bold heads."""
+    """Return a table for a terminal, with bold headings."""
     if isinstance(block, str):
         return block
     from rich.table import Table
@@ -250,7 +251,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> "Table | str":
 
 
 def _tables(result: object) -> list[_Block | str]:
-    """Return a result's facts and tables, or its one value."""
+    """Return a result's fields and tables, or its one value."""
     if _is_table(result):
         return [_table(result)]  # type: ignore[arg-type]
     if not isinstance(result, Mapping):
@@ -268,8 +269,8 @@ def _is_table(value: object) -> bool:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a cell; sizes in binary units, moments of a verb's answer as ages."""
-    if isinstance(value, str) and key.rpartition("_")[2] in MOMENTS and MOMENT.fullmatch(value):
+    """Return a cell: sizes in binary units, timestamps of a reply as ages."""
+    if isinstance(value, str) and key.rpartition("_")[2] in TIME_ENDS and TIMESTAMP.fullmatch(value):
         from stratamq.cli.cells import age_of
 
         return age_of(ms_of(value) / 1000, time.time())
@@ -301,7 +302,7 @@ def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(_cell(item) for item in value) or "-"
     if isinstance(value, Mapping):
-        # A name that begins with @ is for processes of one machine, as an edge's socket for a balancer.
+        # Names that begin with @ are local to a machine, for example an edge's socket for a balancer.
         shown = (f"{printable(str(key))}={_cell(item)}" for key, item in value.items() if not str(key).startswith("@"))
         return ",".join(shown) or "-"
     return printable(str(value))

@@ -1,8 +1,8 @@
-"""Values of a command line that are taken as they are written, without typer's own readers.
+"""Fast parsing of simple command-line values, without typer's pydantic readers.
 
-typer reads each value with pydantic, which takes 0.2 s to start: half of what a short command takes. A text is the
-value of an option that wants text; a number, a word of a list or a path is read here where it is written plainly. The
-rest, mistakes above all, is left to typer, which also words what is wrong. Decision: docs/adr/0198-plain-values.md.
+Typer parses each value with pydantic, whose import takes 0.2 s: half the time of a short command. This module parses
+texts, and plainly written numbers, choices and paths. Typer parses all other values and reports errors.
+Decision: docs/adr/0198-plain-values.md.
 """
 
 import enum
@@ -21,11 +21,11 @@ WRITTEN: dict[Any, re.Pattern[str]] = {
     float: re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?"),
 }
 JUDGED = ("parser", "path_type", "exists", "resolve_path", "writable", "executable", "allow_dash", "clamp")
-READER = "get_runtime_param"  # of a parameter of typer 0.29; another typer is left as it is
+READER = "get_runtime_param"  # attribute of typer 0.29 parameters; other versions stay unpatched
 
 
 class _Plain:
-    """The reader of one parameter, before that of typer."""
+    """The reader of one parameter, used before typer's reader."""
 
     def __init__(self, parameter: Any, reader: Any) -> None:
         described = parameter.type_descriptor
@@ -42,7 +42,7 @@ class _Plain:
             self._kind = None
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of a parameter, as typer's reader does."""
+        """Return the parsed value of a parameter, with typer's reader as fallback."""
         if value is None:
             return () if self._many else None
         found: Any = None
@@ -54,9 +54,9 @@ class _Plain:
         return self._of_typer().coerce(value, param=param, ctx=ctx) if found is None else found
 
     def _one(self, value: Any) -> Any:
-        """Return a value that is written plainly, None of another one."""
+        """Return a plainly written value, None for others."""
         kind = self._kind
-        if kind is Path:  # one that is there must be readable
+        if kind is Path:  # an existing file must be readable
             known = isinstance(value, str | Path) and (os.access(value, os.R_OK) or not _is_there(value))
             return Path(value) if known else None
         if kind in WRITTEN:
@@ -75,12 +75,12 @@ class _Plain:
 def _is_there(path: str | Path) -> bool:
     try:
         return Path(path).exists()
-    except OSError:  # nobody can look
+    except OSError:  # not accessible
         return False
 
 
 def read_plainly() -> None:
-    """Have typer take plain values as they are, from now on."""
+    """Install the fast reader into typer."""
     for kind in (typer.core.TyperOption, typer.core.TyperArgument):
         reader = getattr(kind, READER, None)
         if reader is not None and not hasattr(reader, "of_typer"):

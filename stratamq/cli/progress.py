@@ -1,6 +1,6 @@
-"""A bar on the terminal for work that takes a while: how much is done, how fast, and how long it will go on.
+"""A progress bar on a terminal: amount done, rate, and remaining time.
 
-Nothing is drawn, and ``rich`` is not imported, where stderr is no terminal.
+If stderr is not a terminal, it draws no bar and does not import ``rich``.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ def progress_bar(unit: str) -> Iterator[Callable[..., None]]:
     """Draw a bar on stderr until the block ends.
 
     Args:
-        unit: Plural of what is counted.
+        unit: Plural name of the counted items.
 
     Yields:
-        ``show(done, total, note="")``: moves the bar; the note stands behind it.
+        ``show(done, total, note="")`` updates the bar; the note follows it.
     """
     if not sys.stderr.isatty():
         yield lambda *_: None
@@ -29,7 +29,7 @@ def progress_bar(unit: str) -> Iterator[Callable[..., None]]:
     columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"), TimeRemainingColumn())
     console = Console(stderr=True, highlight=False)
     columns_and_note = (*columns, TextColumn("{task.fields[note]}", markup=False))
-    # Without a thread that redraws; what is printed meanwhile stands above the bar, or goes where stdout leads.
+    # Without a refresh thread. Other output is printed above the bar, or to the redirected stdout.
     with Progress(
         *columns_and_note, console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty()
     ) as progress:

@@ -1,4 +1,4 @@
-"""``stratamq store aside`` and ``aside-remove``: damaged stores that running storage nodes put aside and keep."""
+"""``stratamq store aside`` and ``aside-remove``: quarantined stores of running storage nodes."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +17,9 @@ __all__ = ["add_aside"]
 
 ORDER_S = 10.0
 LIST, REMOVE = "store aside", "store aside remove"
-NodeOption = Annotated[str, typer.Option("--node", help="Only this storage node's.")]
+NodeOption = Annotated[str, typer.Option("--node", help="Only this storage node.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="A running storage node.")]
-StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="As `store aside` lists it.")]
+StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Store name from `store aside`.")]
 
 
 def add_aside(stores: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def add_aside(stores: typer.Typer) -> None:
 
 @asks
 def aside(options: Options, node: NodeOption = "") -> None:
-    """List the damaged stores that running storage nodes put aside and keep."""
+    """List the damaged stores that running storage nodes have quarantined."""
     from admin.scatter_gather import MissingRows
     from conf.errors import ExitCode, UserError
     from stratamq.cli.api_requests import show_call
@@ -56,10 +56,10 @@ def remove(
     options: Options,
     node: NodeArgument,
     name: StoreArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the data that would be deleted.")] = False,
 ) -> None:
-    """Delete a store that was put aside, for good: make sure first that no other copy needs it."""
+    """Delete a quarantined store permanently; first make sure that no other copy needs it."""
     from conf.errors import ExitCode, UserError
     from stratamq.cli.api_requests import show_call
 
@@ -67,7 +67,7 @@ def remove(
     if options.show_api:
         show_call(REMOVE, {"node": node, **arguments})
     if not yes and not dry_run:
-        text = f"`store aside-remove {node[:64]} {name[:128]}` deletes that store for good: say --yes"
+        text = f"`store aside-remove {node[:64]} {name[:128]}` deletes it permanently; repeat the command with --yes"
         raise UserError(text, ExitCode.USAGE)
     reply = _ordered(options, REMOVE, arguments, node)[node]
     if not reply.ok:
@@ -76,10 +76,10 @@ def remove(
 
 
 def _ordered(options: Options, verb: str, arguments: dict[str, object], node: str) -> "dict[str, AdminReply]":
-    """Ask one storage node, or all of them; return the replies by node.
+    """Send a request to one storage node, or to all of them; return the replies by node.
 
     Raises:
-        UserError: It is none, or none is there.
+        UserError: The node is not a live storage node, or there is none.
     """
     import trio
 
@@ -92,7 +92,7 @@ def _ordered(options: Options, verb: str, arguments: dict[str, object], node: st
         if not known:
             raise UserError("no storage node is alive", ExitCode.NOT_READY)
         if node and node not in known:
-            raise UserError(f"{node[:64]!r} is no live storage node: {', '.join(known)}", ExitCode.USAGE)
+            raise UserError(f"{node[:64]!r} is not a live storage node: use one of {', '.join(known)}", ExitCode.USAGE)
         replies: dict[str, AdminReply] = {}
         for name in [node] if node else known:
             if options.api is not None:

@@ -1,4 +1,4 @@
-"""Rates of a node: nodes count, and a rate is the difference of two looks."""
+"""Rates of a node: differences of its counters between two samples."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,14 +12,14 @@ RECEIVED, DELIVERED = "stratamq_messages_received_total", "stratamq_messages_del
 
 
 def rate_of(family: str, first: "StatsRow | None", second: "StatsRow | None") -> float | None:
-    """Return how much a counter rises in a second, None where the node has none, or began anew."""
+    """Return the increase of a counter per second; None if the node has no value or restarted."""
     if first is None or second is None:
         return None
     return _rise(_sum(family, first.counters), _sum(family, second.counters), first, second)
 
 
 def cpu_of(first: "StatsRow | None", second: "StatsRow | None") -> float | None:
-    """Return how many cores a node keeps busy, None where it does not tell, or began anew."""
+    """Return the number of busy cores of a node; None if the node does not report it or restarted."""
     return _rise(first.cpu_s, second.cpu_s, first, second, 3) if first is not None and second is not None else None
 
 

@@ -1,4 +1,4 @@
-"""``stratamq reload``: nodes read their settings and files again, each all of them or none."""
+"""``stratamq reload``: nodes reload settings and files; a node applies all changes or none."""
 
 from typing import Annotated
 
@@ -18,8 +18,8 @@ def register(app: typer.Typer) -> None:
 @asks
 def reload(
     options: Options,
-    node: Annotated[str, typer.Option("--node", help="This one only; default: every node that is alive.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell the difference.")] = False,
+    node: Annotated[str, typer.Option("--node", help="Only this node; default: every live node.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")] = False,
 ) -> None:
-    """Have nodes take up certificates, lists, users, rules and what else may change while they run."""
+    """Reload certificates, revocation lists, users, rules and other reloadable settings on nodes."""
     show_nodes("reload", {"node": node, "dry_run": dry_run}, options)

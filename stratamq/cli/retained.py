@@ -1,7 +1,6 @@
-"""``stratamq retained ...``: retained messages, listed, read, and taken away.
+"""``stratamq retained ...``: list, read and delete retained messages.
 
-What is taken away goes by an empty retained message that an edge publishes, the way of a client's: copies, subscribers
-and caches agree on it.
+A deletion is an empty retained message that an edge publishes like a client's, so copies, subscribers and caches agree.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ __all__ = ["register"]
 PAGE = 1_000
 PURGED_MAX = 1_000_000
 NAMED_MAX = 10
-LISTED = "`stratamq retained list` shows them"
+LISTED = "`stratamq retained list` lists them"
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
 
@@ -45,14 +44,14 @@ def register(app: typer.Typer) -> None:
 
 @list_options
 def list_them(
-    look: ListOptions,
+    query: ListOptions,
     options: Options,
-    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with + and #.")] = "",
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with wildcards + and #.")] = "",
 ) -> None:
-    """Retained messages, by partition."""
+    """List retained messages, by partition."""
     if topic_filter:
         _check_filter(topic_filter)
-    listed(NOUNS["retained"], look, options, {"matches": topic_filter} if topic_filter else {})
+    listed(NOUNS["retained"], query, options, {"matches": topic_filter} if topic_filter else {})
 
 
 @point_options
@@ -60,9 +59,9 @@ def get(
     point: FieldView,
     options: Options,
     topic: TopicArgument,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the payload, byte for byte.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print only the payload, unmodified.")] = False,
 ) -> None:
-    """The retained message of a topic, with up to 200 KiB of its payload; wants the role operator."""
+    """Show the retained message of a topic with up to 200 KiB of payload; requires role operator."""
     import sys
 
     from conf.errors import NotFound
@@ -82,13 +81,13 @@ def get(
 
 @asks
 def clear(options: Options, topic: TopicArgument, yes: YesOption = False, dry_run: DryOption = False) -> None:
-    """Take the retained message of one topic away; nothing where a node does not answer."""
+    """Delete the retained message of one topic; fails without changes if a node does not respond."""
     from conf.errors import UserError
 
     if options.show_api:
         ask("retained clear", {"topics": [topic]}, options)
     rows, partial = _of_topic(topic, options)
-    end_partial(partial)  # of what a silent node has nobody can say that it is lost
+    end_partial(partial)  # the messages of a silent node are unknown
     if not rows:
         raise UserError(f"no retained message of topic {topic[:200]!r}: {LISTED}")
     _take_away([(row.topic or "", row.bytes or 0) for row in rows], options, yes=yes, dry_run=dry_run)
@@ -97,17 +96,17 @@ def clear(options: Options, topic: TopicArgument, yes: YesOption = False, dry_ru
 @asks
 def purge(
     options: Options,
-    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with + and #.")],
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with wildcards + and #.")],
     yes: YesOption = False,
     dry_run: DryOption = False,
 ) -> None:
-    """Take the retained messages of all topics that a filter meets away; nothing where a node does not answer."""
+    """Delete the retained messages that match a filter; fails without changes if a node does not respond."""
     from conf.errors import UserError
 
     found, partial = _of_filter(topic_filter, options)
-    end_partial(partial)  # of what a silent node has nobody can say that it is lost
+    end_partial(partial)  # the messages of a silent node are unknown
     if not found:
-        raise UserError(f"no retained message meets {topic_filter[:200]!r}: {LISTED}")
+        raise UserError(f"no retained message matches {topic_filter[:200]!r}: {LISTED}")
     _take_away(found, options, yes=yes, dry_run=dry_run)
 
 
@@ -120,15 +119,17 @@ def _of_topic(
     check_topic(topic)
     where = {"topic": topic, "matches": topic} | ({"payload": "full"} if payload else {})
 
-    async def look(cluster: "Cluster") -> "ListResult":
+    async def query(cluster: "Cluster") -> "ListResult":
         return await walk(cluster, "retained", ListQuery(where, limit=PAGE))
 
-    found = with_cluster(options, look, timeout_s)
-    return [row for _, row in found.rows if row.topic == topic], found.partial  # an asterisk in it is a pattern there
+    found = with_cluster(options, query, timeout_s)
+    return [
+        row for _, row in found.rows if row.topic == topic
+    ], found.partial  # the query treats an asterisk as a pattern
 
 
 def _check_filter(topic_filter: str) -> None:
-    """Refuse a text that is no topic filter."""
+    """Validate a topic filter."""
     from conf.errors import ExitCode, UserError
     from mqtt.errors import MqttError
     from mqtt.topics import validate_topic_filter
@@ -136,21 +137,21 @@ def _check_filter(topic_filter: str) -> None:
     try:
         validate_topic_filter(topic_filter)
     except MqttError as error:
-        raise UserError(f"{topic_filter[:200]!r} is no topic filter: {error}", ExitCode.USAGE) from None
+        raise UserError(f"{topic_filter[:200]!r} is not a valid topic filter: {error}", ExitCode.USAGE) from None
 
 
 def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, int]], tuple[MissingRows, ...]]":
-    """Return (topic, bytes) of each retained message that a filter meets.
+    """Return (topic, bytes) of each retained message that matches a filter.
 
     Raises:
-        UserError: It is no filter, or meets more than a million.
+        UserError: The filter is invalid, or matches more than a million messages.
     """
     from admin.queries import ListQuery, walk
     from conf.errors import UserError
 
     _check_filter(topic_filter)
 
-    async def look(cluster: "Cluster") -> "tuple[list[tuple[str, int]], tuple[MissingRows, ...]]":
+    async def query(cluster: "Cluster") -> "tuple[list[tuple[str, int]], tuple[MissingRows, ...]]":
         wanted = ListQuery({"matches": topic_filter}, limit=PAGE, columns=("topic", "bytes"))
         found: dict[str, int] = {}
         partial: tuple[MissingRows, ...] = ()
@@ -161,17 +162,19 @@ def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, in
             if not page.cursor:
                 return sorted(found.items()), partial
             if len(found) > PURGED_MAX:
-                raise UserError(f"{topic_filter[:200]!r} meets more than {PURGED_MAX} messages: narrow it")
+                raise UserError(
+                    f"{topic_filter[:200]!r} matches more than {PURGED_MAX} messages: use a narrower filter"
+                )
             wanted = wanted._replace(cursor=page.cursor)
 
-    return with_cluster(options, look)
+    return with_cluster(options, query)
 
 
 def _take_away(found: Sequence[tuple[str, int]], options: Options, *, yes: bool, dry_run: bool) -> None:
-    """Say what is lost, and do it with --yes, in orders of some topics each.
+    """Print the messages and delete them with --yes, in requests of several topics.
 
     Raises:
-        UserError: --yes is missing, or an order was refused: those before it were carried out.
+        UserError: --yes is missing, or a request failed; the requests before it were applied.
     """
     from conf.errors import ExitCode, UserError
 
@@ -184,13 +187,13 @@ def _take_away(found: Sequence[tuple[str, int]], options: Options, *, yes: bool,
             print_result([{"topic": topic, "bytes": size} for topic, size in found], options.output)
         return
     if not yes:
-        raise UserError("this takes what is retained away for good: say --yes", ExitCode.USAGE)
+        raise UserError("this deletes retained messages permanently; repeat the command with --yes", ExitCode.USAGE)
     done = 0
     with progress_bar("topics") as show:
         for topics in _orders([topic for topic, _ in found]):
             reply = ask("retained clear", {"topics": topics}, options)
             if not reply.ok:
-                text = f"{done} of {len(found)} were taken away; {reply.error}"
+                text = f"{done} of {len(found)} were deleted; {reply.error}"
                 raise UserError(text, reply.exit_code or ExitCode.FAILED)
             done += len(topics)
             show(done, len(found))
@@ -198,7 +201,7 @@ def _take_away(found: Sequence[tuple[str, int]], options: Options, *, yes: bool,
 
 
 def _orders(topics: Sequence[str]) -> list[list[str]]:
-    """Return topics in groups that fit into one order each."""
+    """Return topics in groups that each fit into one request."""
     from wire.messages.orders import SENT_BYTES_MAX, SENT_TOPICS_MAX
 
     orders: list[list[str]] = []

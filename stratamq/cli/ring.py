@@ -1,7 +1,7 @@
-"""``stratamq ring ...``: where everything lives, and moving it.
+"""``stratamq ring ...``: placement of partitions and route shards, and rebalancing.
 
-A rebalance is a job in the routers' log: this command starts it and watches. Ending the command, by Ctrl-C or kill -9,
-ends the watching and nothing else; ``ring status`` goes on with it, ``ring abort`` stops it. Refusals are one line.
+A rebalance is a job in the routers' log; this command starts and watches it. Ctrl-C or kill -9 ends only the watching:
+``ring status`` shows the progress, ``ring abort`` stops the job. Errors are one line.
 """
 
 import time
@@ -21,32 +21,37 @@ from stratamq.cli.ring_list import show_ring
 __all__ = ["register"]
 
 POLL_S = 0.3
-LOST_S = 30.0  # without an answer of any router before watching is given up
+LOST_S = 30.0  # without a reply of any router, before watching fails
 PARTIAL = 3
-COPIES_MAX = 512  # partitions of one question: a request of the HTTP service has 16 KiB
+COPIES_MAX = 512  # partitions of one request; the HTTP service limits requests to 16 KiB
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
-DetachOption = Annotated[bool, typer.Option("--detach", help="Start, and do not watch.")]
-ThrottleOption = Annotated[int, typer.Option("--throttle", min=0, help="MiB/s of copied data; 0: as fast as it goes.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")]
+DetachOption = Annotated[bool, typer.Option("--detach", help="Start it without watching.")]
+ThrottleOption = Annotated[int, typer.Option("--throttle", min=0, help="Limit of copied data in MiB/s; 0: unlimited.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    ring = group(app, "ring", "Where everything lives, and why.")
-    verb(ring, "ring export", "The whole map, for programs (-o json).")
-    verb(ring, "ring status", "The rebalance that runs, or the last one.")
-    verb(ring, "ring pause", "Begin no further move.", changes=True)
-    verb(ring, "ring resume", "Go on after a pause.", changes=True)
-    verb(ring, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.", changes=True)
-    verb_about(ring, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
-    verb_about(ring, "ring remove", "node", "Forget a node that was drained and stopped.", loses=PLACE_IN_THE_MAP)
+    ring = group(app, "ring", "Placement of partitions and route shards.")
+    verb(ring, "ring export", "Export the cluster map, for programs (-o json).")
+    verb(ring, "ring status", "Show the running or the last rebalance.")
+    verb(ring, "ring pause", "Pause the rebalance: start no further moves.", changes=True)
+    verb(ring, "ring resume", "Resume a paused rebalance.", changes=True)
+    verb(
+        ring,
+        "ring abort",
+        "Abort the rebalance: unfinished moves are reverted, or completed if nearly done.",
+        changes=True,
+    )
+    verb_about(ring, "ring explain", "name", "Explain the placement of a client identifier or a topic.")
+    verb_about(ring, "ring remove", "node", "Remove a drained and stopped node from the map.", loses=PLACE_IN_THE_MAP)
     verb_about(
         ring,
         "ring undelegate",
         "prefix",
-        "Take a delegation back.",
-        loses="its depth and its pin are forgotten, and routes below it move to the routers that the ring names",
+        "Remove a delegation.",
+        loses="its depth and pin are removed, and routes below it move to the routers that the ring selects",
     )
     ring.command("show")(show_ring)
     for command in (plan, rebalance, verify, add, drain, delegate, recover):
@@ -56,10 +61,10 @@ def register(app: typer.Typer) -> None:
 @asks
 def plan(
     options: Options,
-    add: Annotated[list[str] | None, typer.Option("--add", help="As if this node took its share again.")] = None,
-    drain: Annotated[list[str] | None, typer.Option("--drain", help="As if this node were emptied.")] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", help="Simulate adding this node.")] = None,
+    drain: Annotated[list[str] | None, typer.Option("--drain", help="Simulate draining this node.")] = None,
 ) -> None:
-    """Show what a rebalance would move, without doing anything."""
+    """Show the moves of a rebalance without starting it."""
     show("ring plan", {"add": add or [], "drain": drain or []}, options)
 
 
@@ -67,13 +72,13 @@ def plan(
 def rebalance(
     options: Options,
     plan: Annotated[
-        Path | None, typer.Option("--plan", help="Output of `ring plan -o json`: only if still true.")
+        Path | None, typer.Option("--plan", help="Start only if this output of `ring plan -o json` is current.")
     ] = None,
     throttle: ThrottleOption = 0,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
 ) -> None:
-    """Move partitions and shards to where the ring wants them, and watch it."""
+    """Move partitions and shards to their owners in the ring, and watch the progress."""
     arguments: dict[str, object] = {"throttle_bytes_s": throttle << 20}
     if plan is not None:
         arguments["map_epoch"] = _epoch_of(plan)
@@ -82,8 +87,8 @@ def rebalance(
 
 @asks
 def verify(options: Options) -> None:
-    """Compare the last plan with what was done; exit code 1 if something is missing."""
-    reply = _asked("ring verify", {}, options)
+    """Compare the last plan with its result; exit code 1 if a move is missing."""
+    reply = _request("ring verify", {}, options)
     print_result(reply, options.output)
     if not reply["ok"]:
         raise typer.Exit(1)
@@ -97,7 +102,7 @@ def add(
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
 ) -> None:
-    """Give a node that has joined its share."""
+    """Assign a joined node its share of partitions and shards."""
     _for_node(options, "add", node, throttle, dry_run, detach)
 
 
@@ -109,96 +114,96 @@ def drain(
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
 ) -> None:
-    """Move everything away from a node."""
+    """Move all partitions and shards from a node."""
     _for_node(options, "drain", node, throttle, dry_run, detach)
 
 
 @asks
 def delegate(
     options: Options,
-    prefix: Annotated[str, typer.Argument(help="Whole levels without wildcard, as in plant-7/line-1.")],
-    depth: Annotated[int, typer.Option(min=1, max=32, help="Levels of the route key below this prefix.")],
-    pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: the ring decides.")] = "",
+    prefix: Annotated[str, typer.Argument(help="Whole topic levels without wildcards, as plant-7/line-1.")],
+    depth: Annotated[int, typer.Option(min=1, max=32, help="Number of levels below the prefix in the route key.")],
+    pin: Annotated[str, typer.Option(help="Router that owns the subtree; default: selected by the ring.")] = "",
     dry_run: DryRunOption = False,
 ) -> None:
-    """Give a subtree of the topic hierarchy a jurisdiction of its own."""
+    """Delegate a topic prefix, so that its subtree has its own route keys and owner."""
     show("ring delegate", {"prefix": prefix, "depth": depth, "pin": pin, "dry_run": dry_run}, options)
 
 
 @asks
 def recover(
     options: Options,
-    partition: Annotated[str, typer.Argument(help="A partition without a primary, or all of them: all.")],
+    partition: Annotated[str, typer.Argument(help="Partition without a primary; all: every one.")],
     accept_loss: Annotated[
-        str, typer.Option("--accept-loss", metavar="NODE", help="Begin with what this node has; the rest is lost.")
+        str, typer.Option("--accept-loss", metavar="NODE", help="Start from this node's copy; the rest is lost.")
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm.")] = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Show what is left of partitions whose whole copies are gone; with --accept-loss and --yes, serve that.
+    """Show the copies of partitions that lost all complete copies; with --accept-loss and --yes, serve one.
 
-    Such a partition waits for a node with a whole copy: start that one if there is any way to. What the accepted copy
-    lacks (sessions, queued and retained messages, acknowledged or not) is lost for good, and publishers' repeats from
-    before may come twice.
+    Such a partition waits for a node with a complete copy: start that node if possible. Data that the accepted copy
+    lacks is lost permanently: sessions, queued and retained messages, acknowledged or not. Repeated messages of
+    publishers may be delivered twice.
     """
     from conf.errors import ExitCode, UserError
 
-    lost = _asked("ring lost", {"partition": partition}, options)
+    lost = _request("ring lost", {"partition": partition}, options)
     if accept_loss:
         arguments: dict[str, object] = {"partition": partition, "node": accept_loss, "dry_run": dry_run or not yes}
-        result = _asked("ring recover", arguments, options)
+        result = _request("ring recover", arguments, options)
         if yes or dry_run:
             print_result(result, options.output)
             return
     numbers = [row["partition"] for row in lost["partitions"]]
-    _show_what_is_left(lost, numbers, options)
+    _show_copies(lost, numbers, options)
     if accept_loss:
         raise UserError(
-            f"what {accept_loss} lacks of this is lost for good by `ring recover {partition} --accept-loss "
-            f"{accept_loss}`: say --yes",
+            f"`ring recover {partition} --accept-loss {accept_loss}` loses all data that {accept_loss} lacks, "
+            "permanently; repeat the command with --yes",
             ExitCode.USAGE,
         )
     if numbers:
         typer.echo(
-            "Nothing was changed. Start a node with a whole copy; if none is left, "
-            f"`stratamq ring recover {partition} --accept-loss NODE` serves what NODE has and loses the rest.",
+            "Nothing was changed. Start a node with a complete copy; if none is left, "
+            f"`stratamq ring recover {partition} --accept-loss NODE` serves the copy of NODE and loses the rest.",
             err=True,
         )
 
 
-def _show_what_is_left(lost: dict[str, Any], numbers: list[int], options: Options) -> None:
-    """Print what storage nodes have of partitions without a primary."""
+def _show_copies(lost: dict[str, Any], numbers: list[int], options: Options) -> None:
+    """Print the storage nodes' copies of partitions without a primary."""
     from conf.errors import UserError
 
     for row in lost["partitions"]:
         row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items()) or "none"
     for node, address in lost.pop("storages").items():
         try:
-            said = _copies(node, address, numbers, options)
+            replies = _copies(node, address, numbers, options)
         except UserError:
-            said = {}
+            replies = {}
         for row in lost["partitions"]:
-            row[node] = said.get(str(row["partition"]), "does not answer")
+            row[node] = replies.get(str(row["partition"]), "does not respond")
     print_result(lost, options.output)
 
 
 def _copies(node: str, address: str, numbers: list[int], options: Options) -> dict[str, Any]:
-    """Return a storage node's copies of partitions; {} where it refuses."""
-    said: dict[str, Any] = {}
+    """Return a storage node's copies of partitions; {} if it refuses."""
+    replies: dict[str, Any] = {}
     for start in range(0, len(numbers), COPIES_MAX):
-        asked: dict[str, object] = {"partitions": numbers[start : start + COPIES_MAX]}
+        arguments: dict[str, object] = {"partitions": numbers[start : start + COPIES_MAX]}
         if options.api is not None:
-            asked["node"] = node
-        reply = ask("store copies", asked, replace(options, router=address), follow_leader=False)
-        said |= reply.result if reply.ok else {}
-    return said
+            arguments["node"] = node
+        reply = ask("store copies", arguments, replace(options, router=address), follow_leader=False)
+        replies |= reply.result if reply.ok else {}
+    return replies
 
 
 def _for_node(options: Options, word: str, node: str, throttle: int, dry_run: bool, detach: bool) -> None:
     if dry_run:
         show("ring plan", {word: [node]}, options)
         return
-    _asked(f"ring {word}", {"node": node}, options)
+    _request(f"ring {word}", {"node": node}, options)
     arguments: dict[str, object] = {"throttle_bytes_s": throttle << 20}
     _rebalance(arguments, dry_run=False, detach=detach, options=options)
 
@@ -207,7 +212,7 @@ def _rebalance(arguments: dict[str, object], *, dry_run: bool, detach: bool, opt
     if dry_run:
         show("ring plan", {}, options)
         return
-    started = _asked("ring rebalance", arguments, options)
+    started = _request("ring rebalance", arguments, options)
     if started.get("rebalance") is None or detach:
         print_result(started, options.output)
         return
@@ -217,7 +222,7 @@ def _rebalance(arguments: dict[str, object], *, dry_run: bool, detach: bool, opt
         raise typer.Exit(PARTIAL if final["phase"] in ("aborted", "paused") else 1)
 
 
-def _asked(name: str, arguments: dict[str, object], options: Options, *, lost_s: float = 0.0) -> dict[str, Any]:
+def _request(name: str, arguments: dict[str, object], options: Options, *, lost_s: float = 0.0) -> dict[str, Any]:
     from conf.errors import ExitCode, UserError
 
     reply = ask(name, arguments, options, lost_s=lost_s)
@@ -227,10 +232,10 @@ def _asked(name: str, arguments: dict[str, object], options: Options, *, lost_s:
 
 
 def _watch(options: Options) -> dict[str, Any]:
-    """Follow a rebalance to its end; a change of the leader is only waited for."""
+    """Watch a rebalance until it ends; leader changes are waited for."""
     with progress_bar("moves") as show_done:
         while True:
-            status = _asked("ring status", {}, options, lost_s=LOST_S)
+            status = _request("ring status", {}, options, lost_s=LOST_S)
             show_done(status["done"], max(status["total"], 1))
             if status["phase"] not in ("running", "aborting"):
                 return status

@@ -1,6 +1,6 @@
-"""``stratamq ring show``: partitions and shards; as a table with figures that the primaries tell of themselves.
+"""``stratamq ring show``: partitions and shards; a table adds metrics of the primaries.
 
-Programs (-o json and the like), and who names columns, get the router's rows.
+Other formats and ``--columns`` show only the router's rows.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 __all__ = ["show_ring"]
 
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-SHOWN = 8  # columns of a table that is not wide
-ROWS_MAX = 100_000  # of copies: a cluster has 65 536 partitions at most
+SHOWN = 8  # columns of a normal table
+ROWS_MAX = 100_000  # copies; a cluster has at most 65 536 partitions
 FIGURES = ("partition", "node", "role", "op_index", "lag_ops", "sessions")
 
 
 @asks
 def show_ring(
     options: Options,
-    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    filters: FilterOption = [],  # noqa: B006  # typer copies it for each call
     nodes: NodeOption = [],  # noqa: B006  # likewise
     columns: ColumnsOption = "",
-    limit: Annotated[int, typer.Option("--limit", help="How many partitions at most; default: all.")] = LIMIT_MAX,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum number of partitions; default: all.")] = LIMIT_MAX,
     everything: AllOption = False,
     watch: WatchOption = False,
     every_s: EveryOption = WATCH_S,
 ) -> None:
-    """Partitions and shards: primary, copies, epochs, lag; with a wish about partitions, those alone."""
+    """Show partitions and shards: primary, copies, epochs, lag; filters select partitions only."""
     listing = wish(filters, columns, limit, everything=everything, known=COLUMNS["partitions"])
     again_and_again(
         lambda: _show(options, listing, nodes, whole=not (filters or nodes or columns) and limit == LIMIT_MAX),
@@ -66,8 +66,8 @@ def _show(options: Options, listing: ListRequest, nodes: list[str], *, whole: bo
     rows, passed = listing.chosen(kept)
     missing: tuple[MissingRows, ...] = ()
     if options.output in TABLES and not listing.columns:
-        told, zones, missing = with_cluster(options, _figures)
-        cells = [_cells(row, told.get(row["partition"]), zones) for row in rows]
+        metrics, zones, missing = with_cluster(options, _figures)
+        cells = [_cells(row, metrics.get(row["partition"]), zones) for row in rows]
         wide = options.output is OutputFormat.WIDE
         rows = [row if wide else {name: row[name] for name in list(row)[:SHOWN]} for row in cells]
     shown = result | {"partitions": rows} if whole else {"map_epoch": result["map_epoch"], "partitions": rows}
@@ -76,31 +76,31 @@ def _show(options: Options, listing: ListRequest, nodes: list[str], *, whole: bo
     else:
         print_list(shown, "partitions", options.output)
     if len(rows) < passed:
-        typer.echo(f"stratamq: {len(rows)} of {passed} partitions are shown: --limit or --all shows more", err=True)
+        typer.echo(f"stratamq: {len(rows)} of {passed} partitions shown: --limit or --all shows more", err=True)
     end_partial(missing)
 
 
 async def _figures(
     cluster: "Cluster",
 ) -> "tuple[dict[int, ReplicaRow], dict[str, str], tuple[MissingRows, ...]]":
-    """Return what primaries tell of their partitions, and the zone of each node."""
+    """Return the primaries' metrics of their partitions, and the zone of each node."""
     from admin.queries import ListQuery, walk
 
     listed = await walk(cluster, "replicas", ListQuery({"role": "primary"}, limit=ROWS_MAX, columns=FIGURES))
-    told = {row.partition: row for _, row in listed.rows if row.partition is not None}
-    return told, {entry.node: entry.zone for entry in cluster.map.nodes.values()}, listed.partial
+    metrics = {row.partition: row for _, row in listed.rows if row.partition is not None}
+    return metrics, {entry.node: entry.zone for entry in cluster.map.nodes.values()}, listed.partial
 
 
-def _cells(row: dict[str, Any], told: "ReplicaRow | None", zones: dict[str, str]) -> dict[str, object]:
-    """Return the cells of a partition; of one whose primary tells nothing, those that the router has."""
+def _cells(row: dict[str, Any], metrics: "ReplicaRow | None", zones: dict[str, str]) -> dict[str, object]:
+    """Return the cells of a partition; without metrics, only those of the router."""
     return {
         "partition": row["partition"],
         "primary": row["primary"],
         "in_sync": row["in_sync"],
         "epoch": row["epoch"],
-        "op_index": told.op_index if told is not None else None,
-        "lag": told.lag_ops if told is not None else None,
-        "sessions": told.sessions if told is not None else None,
+        "op_index": metrics.op_index if metrics is not None else None,
+        "lag": metrics.lag_ops if metrics is not None else None,
+        "sessions": metrics.sessions if metrics is not None else None,
         "state": row.get("state"),
         "moves_pending": len(row["joining"]),
         "zones": list(dict.fromkeys(zone for node in row["in_sync"] if (zone := zones.get(node, "")))),

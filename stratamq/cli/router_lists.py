@@ -1,6 +1,6 @@
-"""Lists that a router answers, nodes, members, the policy and the placement: which columns they have, and their pages.
+"""Lists from a router: nodes, members, policy and placement, with their columns and pages.
 
-Filters, columns and limits are judged here, before anybody is asked; a router gives pages of names.
+Filters, columns and limits are validated before the request; a router returns pages of names.
 """
 
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_a
 __all__ = ["COLUMNS", "list_pages", "list_whole", "print_list"]
 
 COUNT_MAX = 1_000  # of one page
-AfterOption = Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")]
+AfterOption = Annotated[str, typer.Option("--after", help="Start after this name: `next` of the previous page.")]
 COLUMNS: dict[str, tuple[str, ...]] = {  # as routers name them
     "nodes": (
         *("node", "tier", "state", "gossip", "incarnation", "address", "clients", "connected", "load", "zone"),
@@ -42,13 +42,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # as routers name them
 }
 
 
-def list_whole(to: typer.Typer, verb: str, what: str, named: str, text: str) -> None:
-    """Add a list that comes in one answer; its rows have the node in the column ``named``."""
+def list_whole(to: typer.Typer, verb: str, what: str, node_column: str, text: str) -> None:
+    """Add a list that a router returns in one reply; ``node_column`` holds the node of a row."""
 
     @asks
     def command(
         options: Options,
-        filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+        filters: FilterOption = [],  # noqa: B006  # typer copies it for each call
         nodes: NodeOption = [],  # noqa: B006  # likewise
         columns: ColumnsOption = "",
         limit: LimitOption = LIMIT,
@@ -58,26 +58,26 @@ def list_whole(to: typer.Typer, verb: str, what: str, named: str, text: str) -> 
     ) -> None:
         listing = wish(filters, columns, limit, everything=everything, known=COLUMNS[what])
 
-        def look() -> None:
+        def run() -> None:
             result = answer(verb, {}, options)
-            check_nodes(nodes, [row[named] for row in result[what]])
-            rows, passed = listing.chosen([row for row in result[what] if not nodes or row[named] in nodes])
+            check_nodes(nodes, [row[node_column] for row in result[what]])
+            rows, passed = listing.chosen([row for row in result[what] if not nodes or row[node_column] in nodes])
             print_list(result | {what: rows}, what, options.output)
             if len(rows) < passed:
                 _say_cut(f"{len(rows)} of {passed}", what)
 
-        again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
+        again_and_again(run, options.output, every_s, watch=watch and not options.show_api)
 
     to.command("list", help=text)(command)
 
 
 def list_pages(to: typer.Typer, noun: str, text: str) -> None:
-    """Add the list of one part of the policy, which comes in pages."""
+    """Add the list of one part of the policy, which has pages."""
 
     @asks
     def command(
         options: Options,
-        filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+        filters: FilterOption = [],  # noqa: B006  # typer copies it for each call
         columns: ColumnsOption = "",
         limit: LimitOption = LIMIT,
         everything: AllOption = False,
@@ -88,18 +88,18 @@ def list_pages(to: typer.Typer, noun: str, text: str) -> None:
         what = f"{noun}s"
         listing = wish(filters, columns, limit, everything=everything, known=COLUMNS[what])
 
-        def look() -> None:
+        def run() -> None:
             _show_pages(f"{noun} list", what, listing, after, options)
 
-        again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
+        again_and_again(run, options.output, every_s, watch=watch and not options.show_api)
 
     to.command("list", help=text)(command)
 
 
 def _show_pages(verb: str, what: str, listing: ListRequest, after: str, options: Options) -> None:
-    """Ask for page after page until as many rows pass the filters as are wanted, and print them.
+    """Request pages until enough rows match the filters; print them.
 
-    ``next`` is where the list goes on, None at its end or where a filter cut a page in its middle.
+    ``next`` is the cursor of the next page; None at the end or if a filter ends inside a page.
     """
     rows: list[dict[str, Any]] = []
     while True:
@@ -115,14 +115,14 @@ def _show_pages(verb: str, what: str, listing: ListRequest, after: str, options:
     following = None if cut else page["next"]
     shown = page | {"next": following, what: rows}
     if following is None and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
-        del shown["next"]  # a table has no fact that is none
+        del shown["next"]  # tables omit empty fields
     print_list(shown, what, options.output)
     if cut or following is not None:
         _say_cut(str(len(rows)), what)
 
 
 def print_list(result: dict[str, Any], what: str, output: OutputFormat) -> None:
-    """Print a list; lines and CSV are its rows alone, as those of every other list."""
+    """Print a list; JSON lines and CSV contain only its rows."""
     if output not in (OutputFormat.JSONL, OutputFormat.CSV):
         print_result(result, output)
     elif result[what]:
@@ -130,4 +130,4 @@ def print_list(result: dict[str, Any], what: str, output: OutputFormat) -> None:
 
 
 def _say_cut(shown: str, what: str) -> None:
-    typer.echo(f"stratamq: {shown} {what} are shown: --limit or --all shows more", err=True)
+    typer.echo(f"stratamq: {shown} {what} shown: --limit or --all shows more", err=True)

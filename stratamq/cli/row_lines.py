@@ -1,6 +1,6 @@
-"""Rows of looks as lines of JSON, straight from what a node sent: for lists with tens of thousands of rows.
+"""Conversion of query rows to JSON lines without intermediate mappings, for lists of tens of thousands of rows.
 
-The same lines as ``output.render`` makes of ``cells.plain_row``, without a mapping of each row in between.
+The output equals ``output.render`` of ``cells.plain_row``.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ __all__ = ["row_lines"]
 
 
 def row_lines(row_type: type[msgspec.Struct], rows: Sequence[tuple[str, Any]], *, names_node: bool) -> str:
-    """Return a line for each row; the rows are used up.
+    """Return a JSON line for each row; modifies the rows.
 
     Args:
-        row_type: Of the rows; it holds no bytes.
-        rows: With the node that answered.
-        names_node: A row without a node is of the one that answered.
+        row_type: Type of the rows, without bytes fields.
+        rows: Pairs of responding node and row.
+        names_node: Whether a row without a node gets the responding node.
     """
     fields = row_type.__struct_fields__
     moments = [(name, scale) for name in fields if (scale := scale_of(name))]
@@ -37,10 +37,10 @@ def row_lines(row_type: type[msgspec.Struct], rows: Sequence[tuple[str, Any]], *
                 setattr(row, name, cells.iso(value / scale))
         try:
             line = encode(row).decode()
-        except UnicodeEncodeError:  # half of a pair
+        except UnicodeEncodeError:  # a lone surrogate
             line = "\n"
         lines.append(line if line.isprintable() else render([cells.fields_of(row)], OutputFormat.JSONL))
     text = "\n".join(lines)
-    for name, _ in moments:  # a quote inside a text has a backslash before it: this is found in no value
+    for name, _ in moments:  # quotes inside values are escaped, so this matches no value
         text = text.replace(f'"{name}":', f'"{cells.plain_name(name)}":')
     return text

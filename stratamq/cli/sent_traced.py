@@ -1,4 +1,4 @@
-"""``stratamq msg send --trace``: a trace of the message's topic, for as long as the message is on its way."""
+"""``stratamq msg send --trace``: publishes a message and traces it until it is delivered."""
 
 import secrets
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ __all__ = ["branches", "send_traced"]
 TRACE_S = 60
 LOOK_S = 0.3
 LOOKS_MAX = 20
-QUIET = 3  # looks without news, after which nothing more is waited for
+QUIET = 3  # queries without new events, before reading ends
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 
 
 def send_traced(arguments: dict[str, object], topic: str, options: Options) -> None:
-    """Publish a message and print its way as a tree; what subscribers have not acknowledged soon is not waited for."""
+    """Publish a message and print its path as a tree; late acknowledgements are not waited for."""
     name = f"send-{secrets.token_hex(4)}"
     begun = {"trace": name, "kind": "topic", "pattern": topic, "for_s": TRACE_S}
     if options.show_api:
@@ -39,15 +39,15 @@ def send_traced(arguments: dict[str, object], topic: str, options: Options) -> N
             show_nodes("msg send", arguments, options)
         else:
             answer("msg send", arguments, options)
-        told, found = with_cluster(options, lambda cluster: _way(cluster, name))
+        events, found = with_cluster(options, lambda cluster: _way(cluster, name))
     finally:
         ask("trace stop", {"trace": name}, options)
-    _print(told, options)
+    _print(events, options)
     end_partial(found.missing)
 
 
 def _show_calls(name: str, begun: dict[str, object], arguments: dict[str, object]) -> None:
-    """Print the four calls that this is."""
+    """Print the four requests of this command."""
     typer.echo(line_of_call("trace start", begun))
     typer.echo(line_of_call("msg send", arguments))
     typer.echo(api_path("GET", "traces", name))
@@ -55,7 +55,7 @@ def _show_calls(name: str, begun: dict[str, object], arguments: dict[str, object
 
 
 async def _way(cluster: "Cluster", name: str) -> "tuple[list[NodeTraceEvent], TraceRead]":
-    """Read a trace until nothing new comes."""
+    """Read a trace until no new events arrive."""
     import trio
 
     from admin.traces import clocks_of, in_order, read, sent_here
@@ -73,23 +73,23 @@ async def _way(cluster: "Cluster", name: str) -> "tuple[list[NodeTraceEvent], Tr
     return sent_here(in_order(found.rows, clocks)), found
 
 
-def _print(told: "list[NodeTraceEvent]", options: Options) -> None:
+def _print(events: "list[NodeTraceEvent]", options: Options) -> None:
     from admin.traces import way_of
 
     if options.output not in TABLES:
-        print_result([event_row(one) for one in told], options.output)
+        print_result([event_row(one) for one in events], options.output)
         return
-    origin = told[0].event.origin if told else "no event of it was told"
+    origin = events[0].event.origin if events else "no events were recorded"
     typer.echo(f"\n{origin}")
-    way = list(way_of(told))
+    way = list(way_of(events))
     for branch, (_, one) in zip(branches([depth for depth, _ in way]), way, strict=True):
         typer.echo(branch + line_of(one, short=True))
 
 
 def branches(depths: Sequence[int]) -> list[str]:
-    """Return what stands before each line of a tree, by its depth."""
+    """Return the prefix of each line of a tree, by its depth."""
     drawn = []
-    more: set[int] = set()  # depths of which there is a line further down, below the same one
+    more: set[int] = set()  # depths with a later line below the same parent
     for depth in reversed(depths):
         more = {other for other in more if other <= depth}
         above = "".join("│  " if other in more else "   " for other in range(depth))

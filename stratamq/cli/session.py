@@ -1,4 +1,4 @@
-"""``stratamq session ...`` and ``queue ...``: sessions and what waits in them."""
+"""``stratamq session ...`` and ``queue ...``: sessions and their queues."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-HEAD = "head: the first bytes; wants the role operator."
+HEAD = "head: the first bytes; requires role operator."
 PayloadOption = Annotated[str, typer.Option("--payload", metavar="none|head", help=HEAD)]
 
 
 def register(app: typer.Typer) -> None:
     """Add the groups."""
-    sessions = group(app, "session", "Sessions: what they hold, and how they end.")
+    sessions = group(app, "session", "Sessions: state, expiry and deletion.")
     add_list(sessions, "list", "session")
     sessions.command("show")(show_session)
     sessions.command("delete")(delete)
     sessions.command("expire")(expire)
-    queues = group(app, "queue", "Messages that wait for a session.")
+    queues = group(app, "queue", "Queued messages of sessions.")
     queues.command("show")(show_queue)
     queues.command("purge")(purge_queue)
 
 
 @point_options
 def show_session(point: FieldView, options: Options, client_id: ClientArgument) -> None:
-    """One session: queue, window, will and expiry, with its subscriptions."""
+    """Show one session: queue, in-flight window, will, expiry and subscriptions."""
     from admin.queries import client, subscriptions
 
     if options.show_api:
@@ -62,13 +62,13 @@ def show_session(point: FieldView, options: Options, client_id: ClientArgument) 
 
 @asks
 def delete(options: Options, client_id: ClientArgument, yes: YesOption = False, dry_run: DryOption = False) -> None:
-    """Delete the session of a client that is not connected: its queue, its subscriptions; a delayed will is fired."""
+    """Delete the session of a disconnected client with its queue and subscriptions; publishes a delayed will."""
     _end("session delete", client_id, options, yes=yes, dry_run=dry_run)
 
 
 @asks
 def expire(options: Options, client_id: ClientArgument, yes: YesOption = False, dry_run: DryOption = False) -> None:
-    """Let the session of a client that is not connected expire now, as if its time were over."""
+    """Expire the session of a disconnected client immediately."""
     _end("session expire", client_id, options, yes=yes, dry_run=dry_run)
 
 
@@ -76,12 +76,12 @@ def expire(options: Options, client_id: ClientArgument, yes: YesOption = False, 
 def purge_queue(
     options: Options, client_id: ClientArgument, yes: YesOption = False, dry_run: DryOption = False
 ) -> None:
-    """Drop what waits in the queue of a session; of a client that is connected, not what is on its way to it."""
+    """Delete the queue of a session; in-flight messages of a connected client stay."""
     _end("queue purge", client_id, options, yes=yes, dry_run=dry_run)
 
 
 def _end(verb: str, client_id: str, options: Options, *, yes: bool, dry_run: bool) -> None:
-    """Say what is lost first, and do it with --yes."""
+    """Print the data that would be lost; proceed with --yes."""
     from conf.errors import ExitCode, UserError
 
     if options.show_api:
@@ -89,7 +89,9 @@ def _end(verb: str, client_id: str, options: Options, *, yes: bool, dry_run: boo
     if dry_run or not yes:
         show_nodes(verb, {"client_id": client_id, "dry_run": True}, options)
         if not dry_run:
-            raise UserError(f"`{verb} {client_id[:64]}` loses this for good: say --yes", ExitCode.USAGE)
+            raise UserError(
+                f"`{verb} {client_id[:64]}` deletes this permanently; repeat the command with --yes", ExitCode.USAGE
+            )
         return
     show_nodes(verb, {"client_id": client_id}, options)
 
@@ -100,14 +102,14 @@ def show_queue(
     options: Options,
     client_id: ClientArgument,
     payload: PayloadOption = "none",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The first so many entries.")] = LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Number of entries to show.")] = LIMIT,
 ) -> None:
-    """The first entries of a session's queue, in order."""
+    """Show the first entries of a session's queue, in order."""
     from admin.queries import client, queue
     from conf.errors import ExitCode, UserError
 
     if payload not in ("none", "head"):
-        raise UserError(f"--payload {payload!r}: none or head", ExitCode.USAGE)
+        raise UserError(f"--payload {payload!r} is invalid: use none or head", ExitCode.USAGE)
     wanted = "" if payload == "none" else payload
     if options.show_api:
         typer.echo(api_path("GET", "sessions", client_id, "queue", payload=wanted, limit=limit))

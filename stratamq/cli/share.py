@@ -1,4 +1,4 @@
-"""``stratamq share ...``: shared groups."""
+"""``stratamq share ...``: shared subscriptions."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-FilterArgument = Annotated[str, typer.Argument(metavar="FILTER", help="Without $share/GROUP/; default: all it has.")]
+FilterArgument = Annotated[
+    str, typer.Argument(metavar="FILTER", help="Topic filter without $share/GROUP/; default: all of the group.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    shares = group(app, "share", "Shared groups, and how far their members are.")
+    shares = group(app, "share", "Shared subscriptions and their members.")
     add_list(shares, "list", "share")
     shares.command("show")(show)
 
@@ -33,7 +35,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="GROUP")],
     topic_filter: FilterArgument = "",
 ) -> None:
-    """One shared group: its members, and what waits for each."""
+    """Show one shared group: its members and their queues."""
     from admin.queries import share
     from conf.errors import NotFound
 
@@ -42,7 +44,7 @@ def show(
         return
     parts, members, partial = with_cluster(options, lambda cluster: share(cluster, name, topic_filter), point.timeout_s)
     if not parts and not partial:
-        hint = "`stratamq share list` shows those that there are"
+        hint = "`stratamq share list` lists the existing ones"
         raise NotFound(f"no shared group {name[:100]!r}{' with that filter' * bool(topic_filter)}: {hint}")
     filters = sorted({part.filter or "" for part in parts})
     rows = [
@@ -62,7 +64,7 @@ def show(
 
 
 def _sums(parts: "list[ShareRow]") -> dict[str, float]:
-    """Return what the parts of a group, at edges and partitions, count together; what none counts is absent."""
+    """Return the sums of a group's counters over edges and partitions, without unknown ones."""
     from wire.queries.clock_skew import skew_of
 
     names = ("members", "queued", "delivered", "redispatched")

@@ -1,4 +1,4 @@
-"""``stratamq subscription ...``: who subscribed to what."""
+"""``stratamq subscription ...``: subscriptions of clients."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 @point_options
 def show(point: FieldView, options: Options, client_id: ClientArgument) -> None:
-    """The subscriptions of one client, with the node that delivers by them."""
+    """Show the subscriptions of one client, with the delivering nodes."""
     from admin.queries import client, subscriptions
 
     if options.show_api:
@@ -44,6 +44,6 @@ def show(point: FieldView, options: Options, client_id: ClientArgument) -> None:
     held = [fields_of(row) or {} for row in rows]
     for row in held:
         row.pop("client_id", None)
-        row["session"] = row.get("session") or None  # an ephemeral one has no number
+        row["session"] = row.get("session") or None  # ephemeral sessions have no number
     partial = tuple(dict.fromkeys((*view.partial, *more)))
     print_view({"client_id": client_id, "online": bool(view.edge), "subscriptions": held}, partial, options, point)

@@ -1,4 +1,4 @@
-"""``stratamq support bundle``: one file for whoever helps from outside, without secrets and payloads."""
+"""``stratamq support bundle``: one diagnostic archive without secrets and payloads."""
 
 import os
 import platform
@@ -28,18 +28,20 @@ APART_S = 10.0
 LINES_MAX = 500_000
 KEY_FILES = ("*.key", "*keys*", "*passw*", "*secret*", "*token*", "*psk*")  # names of files that may hold secrets
 
-ToOption = Annotated[Path | None, typer.Option("--to", help="File to write, or its folder; default: this folder.")]
-SinceOption = Annotated[str, typer.Option("--since", help="Lines of logs and journals: 30s, 10m, 1h or 2d.")]
-NoLogsOption = Annotated[bool, typer.Option("--no-logs", help="Without the lines of the nodes' logs.")]
+ToOption = Annotated[Path | None, typer.Option("--to", help="Output file or folder; default: the current folder.")]
+SinceOption = Annotated[str, typer.Option("--since", help="Age limit of log and journal lines: 30s, 10m, 1h or 2d.")]
+NoLogsOption = Annotated[bool, typer.Option("--no-logs", help="Omit the nodes' logs.")]
 PseudonymsOption = Annotated[
-    bool, typer.Option("--pseudonyms", help="Keyed hashes for client IDs, users, topics and addresses.")
+    bool, typer.Option("--pseudonyms", help="Replace client IDs, users, topics and addresses by keyed hashes.")
 ]
-ApartOption = Annotated[float, typer.Option("--over", min=0, max=60, help="Seconds between two looks at figures.")]
+ApartOption = Annotated[
+    float, typer.Option("--over", min=0, max=60, help="Interval between two samples of metrics in s.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    support = group(app, "support", "What somebody who helps from outside needs to see.")
+    support = group(app, "support", "Diagnostic data for support.")
     support.command("bundle")(bundle)
 
 
@@ -53,7 +55,7 @@ def bundle(
     over: ApartOption = APART_S,
     timeout_s: TimeoutOption = QUESTIONS_S,
 ) -> None:
-    """Write one archive of at most 64 MiB: doctor, settings, map, figures twice, journals, logs; never a payload."""
+    """Write an archive of at most 64 MiB: doctor, settings, map, two metric samples, journals, logs; no payloads."""
     import msgspec
 
     from admin.bundle.archive import ArchiveFile, write_archive
@@ -67,7 +69,7 @@ def bundle(
     cluster_map = answers.examined.sight.map
     hider = _hider(options.data, list(cluster_map.nodes), pseudonyms=pseudonyms)
     rows = {kind: [_row(node, row) for node, row in found] for kind, found in answers.rows.items()}
-    told = _told(lines, since_ms)
+    told = _recent(lines, since_ms)
     for learnt in (*rows.values(), *told.values()):
         hider.learn(learnt)
     findings = [finding._asdict() for finding in findings_of(answers, options.data)]
@@ -94,7 +96,7 @@ def bundle(
         "pseudonyms": pseudonyms,
         "logs": not no_logs,
         "complete": not partial,
-        "cut": [kind for kind, listed in lines.items() if listed.cursor],  # more rows than one bundle asks for
+        "cut": [kind for kind, listed in lines.items() if listed.cursor],  # more rows than one bundle contains
         "partial": [hider.hide(missing._asdict()) for missing in partial],
     }
     try:
@@ -106,20 +108,20 @@ def bundle(
 
 
 def _check_place(to: Path | None) -> None:
-    """Look whether a bundle can be written there, before nodes are asked for half a minute.
+    """Check the output path before querying nodes for half a minute.
 
     Raises:
-        UserError: A file is there, its folder is not, or this user may not write into that.
+        UserError: The file exists, its folder does not, or the folder is not writable.
     """
     from conf.errors import ExitCode, UserError
 
     folder = Path() if to is None else to if to.is_dir() else to.parent
     if to is not None and not to.is_dir() and os.path.lexists(to):
-        raise UserError(f"--to {to}: it is there, and a bundle overwrites nothing", ExitCode.USAGE)
+        raise UserError(f"--to {to} already exists: choose another path", ExitCode.USAGE)
     if not folder.is_dir():
-        raise UserError(f"--to {to}: there is no folder {folder}", ExitCode.USAGE)
+        raise UserError(f"--to {to}: folder {folder} does not exist", ExitCode.USAGE)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{folder.resolve()}: this user may write no file there; name another place with --to")
+        raise UserError(f"{folder.resolve()} is not writable: choose another path with --to")
 
 
 def _lines(options: Options, nodes: list[str], timeout_s: float, *, no_logs: bool) -> "dict[str, ListResult]":
@@ -151,8 +153,8 @@ def _versions() -> dict[str, Any]:
     return {"stratamq": VERSION, "python": sys.version, "platform": platform.platform(), "packages": packages}
 
 
-def _told(lines: "Mapping[str, ListResult]", since_ms: int) -> dict[str, list[dict[str, Any]]]:
-    """Return what was told since then, by kind and node."""
+def _recent(lines: "Mapping[str, ListResult]", since_ms: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows since a timestamp, by kind and node."""
     found: dict[str, list[dict[str, Any]]] = {}
     for kind, listed in lines.items():
         for node, row in listed.rows:

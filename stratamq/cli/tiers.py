@@ -1,7 +1,6 @@
 """``stratamq edge | router | storage``: one node in the foreground.
 
-Loads the configuration, sets up the log, checks the compiled modules, then hands over to the tier's service, which runs
-until it is told to stop.
+Loads the configuration, sets up logging, checks the compiled modules and runs the tier's service until it is stopped.
 """
 
 import contextlib
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "tell_ready"]
 
-STOP_S_MAX = 11  # an orderly stop takes less
+STOP_S_MAX = 11  # s; a clean stop takes less
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file; see conf/ for the defaults.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
+]
 ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
 LifelineOption = Annotated[int, typer.Option("--lifeline-fd", hidden=True, help="Stop at its end of file.")]
 
@@ -35,9 +36,9 @@ LifelineOption = Annotated[int, typer.Option("--lifeline-fd", hidden=True, help=
 def register(app: typer.Typer) -> None:
     """Add the three commands."""
     for tier, text in (
-        ("edge", "Run a connection node: MQTT clients connect here."),
-        ("router", "Run a routing node: the cluster's map and topic routes."),
-        ("storage", "Run a storage node: durable sessions, queues, retained messages."),
+        ("edge", "Run an edge node, which serves MQTT clients."),
+        ("router", "Run a router node, which holds the cluster map and topic routes."),
+        ("storage", "Run a storage node, which holds durable sessions, queues and retained messages."),
     ):
         app.command(tier, help=text)(_command(tier))
 
@@ -55,10 +56,10 @@ def _command(tier: str) -> Callable[..., None]:
 
 
 def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -1, lifeline_fd: int = -1) -> int:
-    """Run one node until it is told to stop; returns the exit code.
+    """Run one node until it is stopped; return the exit code.
 
     Raises:
-        UserError: Anything an operator can mend.
+        UserError: An error that an operator can fix.
     """
     with _loading():
         from conf.logs import configure_logs
@@ -72,10 +73,10 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
             _follow_lifeline(lifeline_fd)
 
         def checked() -> "NodeConfig":
-            """Read and judge every source of settings: at the start, and again at each reload."""
+            """Load and validate the settings, at the start and at each reload."""
             settings = load_config(tier, config, flags)
             check_plaintext(settings)
-            if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
+            if lifeline_fd < 0:  # `up` protects one folder for all its nodes
                 check_files(tier, settings)
             _check_certificate(tier, settings)
             check_authorities(tier, settings)
@@ -92,7 +93,7 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Keep the collector away while modules are loaded: nearly all of that stays, and each look at it takes long."""
+    """Pause the garbage collector during imports: imported objects stay alive, and collections are slow."""
     gc.disable()
     try:
         yield
@@ -106,7 +107,7 @@ def _check_compiled(tier: str) -> None:
     from conf.compiled import COMPILED_MODULES, NotCompiled, require_compiled
     from conf.errors import UserError
 
-    shared = ("mqtt", "wire", "membership")  # another tier's modules are not this process's business
+    shared = ("mqtt", "wire", "membership")  # modules of other tiers are not used
     try:
         require_compiled(tuple(name for name in COMPILED_MODULES if name.split(".")[0] in (*shared, tier)))
     except (NotCompiled, ModuleNotFoundError) as error:
@@ -114,14 +115,14 @@ def _check_compiled(tier: str) -> None:
 
 
 def _check_certificate(tier: str, settings: "NodeConfig") -> None:
-    """Find an expired or foreign certificate now, and not by other nodes' refusals."""
+    """Fail on an expired or foreign certificate before other nodes refuse it."""
     import datetime
 
     from wire.links.tls import CertificateFiles, check_certificate
 
     node = settings.node
     if node.plaintext_links or node.certificate is None or node.key is None or node.authority is None:
-        return  # what is missing is the service's to say
+        return  # the service reports missing files
     files = CertificateFiles(node.certificate, node.key, node.authority)
     named = "gateway" if tier == "balance" else tier
     check_certificate(files, (node.cluster, named, node.id), datetime.datetime.now(datetime.UTC))
@@ -141,7 +142,7 @@ def _prepare_data_dir(folder: Path) -> None:
 
 
 def tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
-    """Write the one line that whoever started this node waits for."""
+    """Write the ready line to the parent process."""
     import json
 
     if descriptor >= 0:
@@ -150,24 +151,23 @@ def tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
     else:
         import logging
 
-        if "login" in addresses:  # with a code that no log may have
+        if "login" in addresses:  # contains a code that must not be logged
             print(f"login: {addresses['login']}", flush=True)
         say(logging.getLogger("stratamq"), "node.ready", addresses=json.dumps(addresses))
 
 
 def _follow_lifeline(descriptor: int) -> None:
-    """Stop when whoever started this node is gone, however it ended: nobody is left to stop it otherwise.
+    """Stop when the parent process ends, however it ended.
 
-    The kernel tells of the pipe's end by a signal. A thread that waits for it would do too, but a process without
-    threads need not hand the interpreter lock around whenever its loop waits.
+    The kernel signals the end of the pipe. A thread would cost interpreter-lock handovers at each wait of the loop.
     """
 
-    def gone(*_: object) -> None:
-        signal.alarm(STOP_S_MAX)  # nobody handles it: the end of a node that does not stop
+    def parent_ended(*_: object) -> None:
+        signal.alarm(STOP_S_MAX)  # without a handler it kills a node that does not stop
         os.kill(os.getpid(), signal.SIGTERM)
 
-    signal.signal(signal.SIGIO, gone)
+    signal.signal(signal.SIGIO, parent_ended)
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([descriptor], [], [], 0)[0]:  # ended before that
-        gone()
+        parent_ended()

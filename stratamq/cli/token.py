@@ -1,7 +1,7 @@
-"""``stratamq token create | list | revoke``: tokens with which operators ask the HTTP service.
+"""``stratamq token create | list | revoke``: operators' tokens for the HTTP service.
 
-This process makes a token and prints it once; the cluster gets its SHA-256 alone, so neither the routers' log nor a
-router's disk can be used to log in (``access/operators/tokens.py``).
+The token is created here and printed once. The cluster stores only its SHA-256, so a router's log or disk does not
+reveal it (``access/operators/tokens.py``).
 """
 
 from typing import Annotated, Any
@@ -16,14 +16,14 @@ from stratamq.cli.router_lists import list_pages
 
 __all__ = ["register"]
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
     tokens = group(app, "token", "Tokens of operators for the HTTP service.")
     tokens.command("create")(create)
-    list_pages(tokens, "token", "Every token, by name: its role and its end, never the token.")
+    list_pages(tokens, "token", "List all tokens by name, with role and expiry.")
     tokens.command("revoke")(revoke)
 
 
@@ -32,23 +32,25 @@ def create(
     options: Options,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     role: Annotated[str, typer.Option("--role", help="viewer, operator or admin.")] = "viewer",
-    expires: Annotated[str, typer.Option("--expires", help="30s, 10m, 2h or 90d; without it until revoked.")] = "",
+    expires: Annotated[
+        str, typer.Option("--expires", help="Lifetime: 30s, 10m, 2h or 90d; default: until revoked.")
+    ] = "",
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make a token and print it, this once."""
+    """Create a token and print it once."""
     from access.operators.commands import OperatorRole
     from access.operators.tokens import digest_of, new_token
     from conf.errors import ExitCode, UserError
 
     roles = [one.name.lower() for one in OperatorRole]
     if role not in roles:
-        raise UserError(f"--role {role[:64]!r}: one of {', '.join(roles)}", ExitCode.USAGE)
+        raise UserError(f"--role {role[:64]!r} is invalid: use one of {', '.join(roles)}", ExitCode.USAGE)
     if not name:
-        raise UserError("a token wants a name", ExitCode.USAGE)
+        raise UserError("the token's name is empty", ExitCode.USAGE)
     token = new_token()
     arguments: dict[str, object] = {"name": name, "role": role, "for_s": seconds_of(expires, "--expires")}
     arguments["dry_run"] = dry_run
-    if not options.show_api:  # a service makes one where it gets none
+    if not options.show_api:  # the HTTP service creates the token itself
         arguments["digest"] = digest_of(token)
     result: dict[str, Any] = answer("token create", arguments, options)
     shown = {} if dry_run else {"token": token}
@@ -61,5 +63,5 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make a token void, for every HTTP service at once."""
+    """Revoke a token on every HTTP service."""
     show("token revoke", {"name": name, "dry_run": dry_run}, options)

@@ -1,8 +1,7 @@
-"""``stratamq top``: the nodes of a cluster, their load and its slowest clients, again and again.
+"""``stratamq top``: load of a cluster's nodes and its slowest clients, refreshed periodically.
 
-On a terminal a screen that is drawn anew; without one, one line of JSON an interval. Figures are of a look at that
-moment, rates of the two last looks; a node that does not answer stands there with the reason. While nobody can be
-asked, as in an election, that is said and the last figures stay.
+A terminal shows a screen; otherwise each interval prints one line of JSON. Rates compare the last two samples.
+The row of a silent node shows the reason. During an election the last values stay, with a message.
 """
 
 import contextlib
@@ -36,12 +35,20 @@ __all__ = ["register"]
 
 SLOW_ROWS = 10
 REDRAWS_S = 4
-KEY_S = 0.1  # keys are looked for so often
-KEYS_MAX = 256  # read at once: an arrow is three characters
+KEY_S = 0.1  # poll interval of keys
+KEYS_MAX = 256  # read at once; an arrow key is three characters
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-SPARE = ("tier", "shards", "primaries", "state")  # columns that a narrow screen does without, the first one first
-WIDE = 1_000  # characters: more than any table of nodes takes
-COUNTED = ("incarnation", "at_ms", "connections", "sessions", "rss_bytes", "cpu_s", "counters")  # columns of stats
+SPARE = ("tier", "shards", "primaries", "state")  # columns that a narrow screen omits, in this order
+WIDE = 1_000  # characters; wider than any table of nodes
+COUNTED = (
+    "incarnation",
+    "at_ms",
+    "connections",
+    "sessions",
+    "rss_bytes",
+    "cpu_s",
+    "counters",
+)  # columns of stats to query
 
 
 def register(app: typer.Typer) -> None:
@@ -52,13 +59,13 @@ def register(app: typer.Typer) -> None:
 @asks
 def top(
     options: Options,
-    once: Annotated[bool, typer.Option("--once", help="One look, as a table.")] = False,
-    every_s: Annotated[float, typer.Option("--every", min=0.5, max=60, help="s; between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and exit.")] = False,
+    every_s: Annotated[float, typer.Option("--every", min=0.5, max=60, help="Refresh interval in s.")] = 2.0,
 ) -> None:
-    """Nodes, clients, messages a second and slow clients, again and again; q or Ctrl-C ends it."""
-    looks = _Looks(options)
+    """Show nodes, clients, message rates and slow clients periodically; q or Ctrl-C quits."""
+    sampler = _Sampler(options)
     if once:
-        seen = looks.take()
+        seen = sampler.take()
         if options.output in TABLES:
             print_result(_table(seen), OutputFormat.TABLE)
             if seen["slow"]:
@@ -70,7 +77,7 @@ def top(
     ended = threading.Event()
 
     def interrupted(*_: object) -> None:
-        """The first Ctrl-C ends it behind the look that is under way, wherever that is; the second ends that too."""
+        """Quit after the current query at the first Ctrl-C, immediately at the second."""
         if ended.is_set():
             raise KeyboardInterrupt
         ended.set()
@@ -78,11 +85,11 @@ def top(
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         if sys.stdout.isatty() and options.output in TABLES:
-            _draw(looks, every_s, ended)
+            _draw(sampler, every_s, ended)
         else:
             while not ended.is_set():
                 began = time.monotonic()
-                _print_line(looks)
+                _print_line(sampler)
                 ended.wait(max(0.0, every_s - (time.monotonic() - began)))
     except KeyboardInterrupt:
         return
@@ -90,8 +97,8 @@ def top(
         signal.signal(signal.SIGINT, before)
 
 
-class _Looks:
-    """Looks at a cluster, each with rates since the one before."""
+class _Sampler:
+    """Samples of a cluster, each with rates since the previous one."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -99,62 +106,62 @@ class _Looks:
         self.last: dict[str, Any] | None = None
 
     def take(self) -> dict[str, Any]:
-        """Look once.
+        """Return a new sample.
 
         Raises:
-            UserError: Nobody can be asked.
+            UserError: No server responds.
         """
         from stratamq.cli.cluster_requests import with_cluster
 
-        self.last, self._before = with_cluster(self._options, lambda cluster: _look(cluster, self._before))
+        self.last, self._before = with_cluster(self._options, lambda cluster: _query(cluster, self._before))
         return self.last
 
-    def may_pass(self, error: "UserError") -> bool:
-        """Return whether an error is no reason to end: there was a look before, and there may be one again."""
+    def is_transient(self, error: "UserError") -> bool:
+        """Return whether to continue after an error: a sample exists, and the error may be temporary."""
         return self.last is not None and is_away(error)
 
 
-def _print_line(looks: _Looks) -> None:
+def _print_line(sampler: _Sampler) -> None:
     from conf.errors import UserError
 
     try:
-        print_result([looks.take()], OutputFormat.JSONL)
+        print_result([sampler.take()], OutputFormat.JSONL)
     except UserError as error:
-        if not looks.may_pass(error):
+        if not sampler.is_transient(error):
             raise
         say_away(error)
     sys.stdout.flush()
 
 
-def _draw(looks: _Looks, every_s: float, ended: threading.Event) -> None:
+def _draw(sampler: _Sampler, every_s: float, ended: threading.Event) -> None:
     from rich.live import Live
 
     from conf.errors import UserError
 
-    looks.take()  # what is wrong from the start is told on the screen that stays
+    sampler.take()  # an initial error is printed on the normal screen
     with _keys() as pressed, Live(screen=True, refresh_per_second=REDRAWS_S, auto_refresh=False) as live:
-        said = ""
+        warning = ""
         while not ended.is_set():
             began = time.monotonic()
-            assert looks.last is not None
-            live.update(_screen(looks.last, said, live.console), refresh=True)
+            assert sampler.last is not None
+            live.update(_screen(sampler.last, warning, live.console), refresh=True)
             while not ended.is_set() and (left := every_s - (time.monotonic() - began)) > 0:
                 if "q" in pressed(min(left, KEY_S)).lower():
                     return
             if ended.is_set():
                 return
             try:
-                looks.take()
-                said = ""
+                sampler.take()
+                warning = ""
             except UserError as error:
-                if not looks.may_pass(error):
+                if not sampler.is_transient(error):
                     raise
-                said = error.message
+                warning = error.message
 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits for keys and returns all that were pressed; they are not shown meanwhile."""
+    """Yield a function that waits for keys and returns the pressed ones, without echo."""
 
     def wait(timeout_s: float) -> str:
         time.sleep(timeout_s)
@@ -181,7 +188,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _table(seen: Mapping[str, Any]) -> list[dict[str, object]]:
-    """Return the nodes as a table shows them."""
+    """Return the nodes as rows of a table."""
     shown: list[dict[str, object]] = []
     for node in seen["nodes"]:
         cores, rss = node["cpu_cores"], node["rss_bytes"]
@@ -196,7 +203,7 @@ def _table(seen: Mapping[str, Any]) -> list[dict[str, object]]:
 
 
 def _fitting(rows: list[dict[str, object]], console: "Console") -> list[dict[str, object]]:
-    """Return rows with as many columns as a screen has room for."""
+    """Return rows with the columns that fit on the screen."""
     from rich.measure import Measurement
 
     from stratamq.cli.output import table_of
@@ -209,7 +216,7 @@ def _fitting(rows: list[dict[str, object]], console: "Console") -> list[dict[str
     return rows
 
 
-def _screen(seen: dict[str, Any], said: str, console: "Console") -> "RenderableType":
+def _screen(seen: dict[str, Any], warning: str, console: "Console") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -220,20 +227,20 @@ def _screen(seen: dict[str, Any], said: str, console: "Console") -> "RenderableT
         head += f"  {seen['without_primary']} partitions WITHOUT PRIMARY"
     parts: list[RenderableType] = [
         Text(printable(f"{head}  {seen['at']}"), style="bold"),
-        *(Text(printable(f"no newer figures: {line}"), style="bold") for line in said.split("\n") if line),
+        *(Text(printable(f"values are not current: {line}"), style="bold") for line in warning.split("\n") if line),
         Text(""),
         table_of(_fitting(_table(seen), console)),
     ]
     if seen["slow"]:
         parts += [Text(""), Text("slow clients", style="bold"), table_of(seen["slow"])]
-    parts += [Text(""), Text("q or Ctrl-C ends it", style="dim")]
+    parts += [Text(""), Text("q or Ctrl-C quits", style="dim")]
     return Group(*parts)
 
 
-async def _look(
+async def _query(
     cluster: "Cluster", before: "Mapping[str, StatsRow]"
 ) -> "tuple[dict[str, Any], Mapping[str, StatsRow]]":
-    """Return one picture of the cluster, a row for each node of the map and the slowest clients, and what it is of."""
+    """Return the cluster's nodes and slowest clients, and the raw rows of the nodes."""
     import trio
 
     from admin.queries import EVERY_ROW, ListQuery, walk
@@ -243,7 +250,7 @@ async def _look(
     async def ask(what: str, wanted: ListQuery) -> None:
         found[what] = await walk(cluster, what, wanted)
 
-    async with trio.open_nursery() as nursery:  # at once: a silent node costs both a second
+    async with trio.open_nursery() as nursery:  # concurrently, because a silent node delays each by a second
         nursery.start_soon(ask, "stats", ListQuery(limit=EVERY_ROW, columns=COUNTED))
         nursery.start_soon(ask, "slow", ListQuery(limit=SLOW_ROWS, best="value"))
     stats: dict[str, StatsRow] = dict(found["stats"].rows)

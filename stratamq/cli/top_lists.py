@@ -1,4 +1,4 @@
-"""``stratamq slow``, ``drops``, ``journal`` and ``log``: the greatest or newest rows of all nodes."""
+"""``stratamq slow``, ``drops``, ``journal`` and ``log``: the largest or newest rows of all nodes."""
 
 from typing import Annotated
 
@@ -27,5 +27,5 @@ def slow(
         typer.Option("--by", help="age or window (both tiers), unsent (edges), queued or bytes (storage nodes)."),
     ] = "",
 ) -> None:
-    """Clients that do not follow."""
+    """List clients that receive too slowly."""
     listed(NOUNS["slow"], look, options, {"by": by} if by else {})

@@ -1,4 +1,4 @@
-"""``stratamq topic ...`` and ``route show``: topics in use, and who gets them."""
+"""``stratamq topic ...`` and ``route show``: routed topics and their receivers."""
 
 from typing import Annotated
 
@@ -13,19 +13,19 @@ from stratamq.cli.node_requests import Options
 
 __all__ = ["register"]
 
-ROUTE = ("node", "local", "edges", "partitions", "groups", "reason_code")  # columns of what an edge holds
+ROUTE = ("node", "local", "edges", "partitions", "groups", "reason_code")  # columns of an edge's route cache
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
-FromOption = Annotated[str, typer.Option("--from", metavar="CLIENT_ID", help="Who publishes it.")]
-QosOption = Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the message.")]
-BytesOption = Annotated[int, typer.Option("--bytes", min=0, max=1 << 28, help="Of its payload.")]
+FromOption = Annotated[str, typer.Option("--from", metavar="CLIENT_ID", help="Client ID of the publisher.")]
+QosOption = Annotated[int, typer.Option("--qos", min=0, max=2, help="QoS of the message.")]
+BytesOption = Annotated[int, typer.Option("--bytes", min=0, max=1 << 28, help="Payload size in bytes.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the groups."""
-    topics = group(app, "topic", "Topics in use, and who gets them.")
+    topics = group(app, "topic", "Routed topics and their receivers.")
     add_list(topics, "list", "topic")
     topics.command("explain")(explain)
-    group(app, "route", "Where topics go.").command("show")(show_route)
+    group(app, "route", "Routes of topics.").command("show")(show_route)
 
 
 @point_options
@@ -36,9 +36,9 @@ def explain(
     publisher: FromOption = "",
     qos: QosOption = 1,
     size: BytesOption = 0,
-    retain: Annotated[bool, typer.Option("--retain", help="It is retained.")] = False,
+    retain: Annotated[bool, typer.Option("--retain", help="The message is retained.")] = False,
 ) -> None:
-    """Show who gets a topic and why, and who nearly does."""
+    """Explain the receivers of a topic, and the subscriptions that almost match."""
     from admin.explanations import check_topic, topic_explained
 
     check_topic(topic)
@@ -56,7 +56,7 @@ def explain(
 
 @point_options
 def show_route(point: FieldView, options: Options, topic: TopicArgument) -> None:
-    """The route of a topic: owner of its shard, destinations, and the edges that hold the answer."""
+    """Show the route of a topic: owner of its shard, destinations, and edges that cache it."""
     from admin.explanations import check_topic
     from admin.queries import route
 
@@ -72,5 +72,5 @@ def show_route(point: FieldView, options: Options, topic: TopicArgument) -> None
     places = fields_of(resolved)
     for group_place in (places or {}).get("groups", ()):
         if group_place["partition"] < 0:
-            group_place["partition"] = None  # members at an edge
+            group_place["partition"] = None  # members on an edge
     print_view({"topic": topic, "resolved": places, "cached": held}, partial, options, point)

@@ -1,4 +1,4 @@
-"""``stratamq trace ...``: what happens to one client, topic, network or message, told by edges and storage nodes."""
+"""``stratamq trace ...``: events of one client, topic, network or message on edges and storage nodes."""
 
 import secrets
 import sys
@@ -24,14 +24,14 @@ __all__ = ["event_row", "line_of", "payload_bytes", "register"]
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 EVERY_S = 0.5
 SHOWN = ("at", "node", "stage", "client_id", "topic", "packet", "qos", "partition", "seq", "reason", "detail", "origin")
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `trace start` and `trace list` print it.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Trace name from `trace start` or `trace list`.")]
 NodeOption = Annotated[str, typer.Option("--node", help="Only this edge or storage node.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Only say what nodes would answer.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only print the nodes' validation results.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    traces = group(app, "trace", "What happens to one client, topic, network or message, on its way through the nodes.")
+    traces = group(app, "trace", "Traces of one client, topic, network or message through the nodes.")
     traces.command("start")(start)
     add_list(traces, "list", "trace")
     traces.command("tail")(tail)
@@ -46,18 +46,21 @@ def start(
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Client ID with * and ?; topic filter; network; origin.")
     ] = "",
-    for_s: Annotated[str, typer.Option("--for", help="How long, as 10m; at most 1h.")] = "10m",
+    for_s: Annotated[str, typer.Option("--for", help="Duration, as 10m; at most 1h.")] = "10m",
     events_max: Annotated[
-        int, typer.Option("--events", min=1, max=100_000, help="It ends at a node with these.")
+        int,
+        typer.Option(
+            "--events", min=1, max=100_000, help="Event limit on each node; the trace stops there when it is reached."
+        ),
     ] = 10_000,
     payload: Annotated[
-        str, typer.Option("--payload", help="none, or head:N for the first N bytes, up to 64.")
+        str, typer.Option("--payload", help="Recorded payload: none, or head:N for the first N bytes, up to 64.")
     ] = "none",
-    name: Annotated[str, typer.Option("--name", help="For tail and stop; default: one that is made.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Trace name, for tail and stop; default: generated.")] = "",
     node: NodeOption = "",
     dry_run: DryOption = False,
 ) -> None:
-    """Begin a trace at every edge and storage node; it ends by itself."""
+    """Start a trace on every edge and storage node; it expires automatically."""
     from conf.errors import ExitCode, UserError
     from wire.queries.traces import TraceRefused, judge_of
 
@@ -75,10 +78,10 @@ def start(
 
 
 def payload_bytes(text: str) -> int:
-    """Return the bytes of ``--payload``.
+    """Return the number of bytes of ``--payload``.
 
     Raises:
-        UserError: The text is none.
+        UserError: The text is invalid.
     """
     from conf.errors import ExitCode, UserError
     from wire.messages.queries import TRACE_PAYLOAD_MAX
@@ -87,22 +90,22 @@ def payload_bytes(text: str) -> int:
         return 0
     head, colon, number = text.partition(":")
     if head != "head" or (colon and not (number.isascii() and number.isdigit())):
-        raise UserError(f"--payload {text!r}: none, or head:N", ExitCode.USAGE)
+        raise UserError(f"--payload {text!r} is invalid: use none or head:N", ExitCode.USAGE)
     count = int(number) if colon else TRACE_PAYLOAD_MAX
     if not 1 <= count <= TRACE_PAYLOAD_MAX:
-        raise UserError(f"--payload {text!r}: 1 to {TRACE_PAYLOAD_MAX} bytes", ExitCode.USAGE)
+        raise UserError(f"--payload {text!r} is out of range: use 1 to {TRACE_PAYLOAD_MAX} bytes", ExitCode.USAGE)
     return count
 
 
 @asks
 def stop(options: Options, name: NameArgument, node: NodeOption = "", dry_run: DryOption = False) -> None:
-    """End a trace; what nodes have noted stays readable until another trace wants its place."""
+    """Stop a trace; its events stay readable until another trace replaces it."""
     show_nodes("trace stop", {"trace": name, "node": node, "dry_run": dry_run}, options, about={"trace": name})
 
 
 @asks
 def export(options: Options, name: NameArgument) -> None:
-    """Print all events that nodes have of a trace, ordered by cause; -o jsonl for programs."""
+    """Print all events of a trace in causal order; -o jsonl for programs."""
     from admin.traces import clocks_of, in_order, read
 
     async def ask(cluster: "Cluster") -> "tuple[list[NodeTraceEvent], TraceRead]":
@@ -112,13 +115,13 @@ def export(options: Options, name: NameArgument) -> None:
     if options.show_api:
         typer.echo(api_path("GET", "traces", name))
         return
-    told, found = with_cluster(options, ask)
-    rows = [event_row(one) for one in told]
+    events, found = with_cluster(options, ask)
+    rows = [event_row(one) for one in events]
     if options.output in TABLES:
         shown = [{column.upper(): row[column] for column in SHOWN if column in row} for row in rows]
         if shown:
             print_result(shown, OutputFormat.TABLE)
-        _say_clocks(told)
+        _say_clocks(events)
     elif rows or options.output not in (OutputFormat.JSONL, OutputFormat.CSV):
         print_result(rows, options.output)
     end_partial(found.missing)
@@ -128,12 +131,10 @@ def export(options: Options, name: NameArgument) -> None:
 def tail(
     options: Options,
     name: NameArgument,
-    every_s: Annotated[
-        float, typer.Option("--every", min=0.1, max=60, help="s; a node that has news is asked no sooner.")
-    ] = EVERY_S,
-    once: Annotated[bool, typer.Option("--once", help="Print what there is, and end.")] = False,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, max=60, help="Poll interval in s.")] = EVERY_S,
+    once: Annotated[bool, typer.Option("--once", help="Print the existing events and exit.")] = False,
 ) -> None:
-    """Print the events of a trace as they come, until it has ended everywhere, or until Ctrl-C."""
+    """Print new events of a trace until it has ended on every node, or until Ctrl-C."""
     from admin.trace_tail import follow
     from admin.traces import clocks_of, in_order, read
 
@@ -165,14 +166,14 @@ def _json_line(one: "NodeTraceEvent") -> str:
 
 
 def event_row(one: "NodeTraceEvent") -> dict[str, Any]:
-    """Return an event for programs: its time by our clock, and how wrong that may be."""
+    """Return an event for programs: its time on the local clock, and the error bound."""
     row = cells.fields_of(one.event) or {}
     at = {"at": cells.iso_us(one.at_us), "error_us": one.error_us, "node": one.node}
     return at | {name: value for name, value in row.items() if name not in ("at_us", "node", "carried")}
 
 
 def line_of(one: "NodeTraceEvent", *, short: bool = False) -> str:
-    """Return an event as one line; ``short``: of one message, whose topic and origin are known."""
+    """Return an event as one line; ``short`` omits topic and origin."""
     event = one.event
     at = cells.iso_us(one.at_us)
     parts = [at.partition("T")[2] if short else at, one.node, event.stage or "?"]
@@ -193,8 +194,8 @@ def line_of(one: "NodeTraceEvent", *, short: bool = False) -> str:
     return printable(" ".join(parts))
 
 
-def _say_clocks(told: "list[NodeTraceEvent]") -> None:
-    """Say how wrong times of different nodes may be against each other."""
-    worst = max((one.error_us for one in told), default=0)
+def _say_clocks(events: "list[NodeTraceEvent]") -> None:
+    """Print the maximum clock error between nodes."""
+    worst = max((one.error_us for one in events), default=0)
     if worst:
-        typer.echo(f"stratamq: times of different nodes are right to {worst / 1000:.1f} ms", err=True)
+        typer.echo(f"stratamq: clocks of nodes may differ by up to {worst / 1000:.1f} ms", err=True)

@@ -1,4 +1,4 @@
-"""``stratamq up``: a whole cluster on this machine (the work is in ``stratamq/cluster.py``)."""
+"""``stratamq up``: a complete local cluster (implemented in ``stratamq/cluster.py``)."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,37 +15,39 @@ def register(app: typer.Typer) -> None:
 
 def up(
     edges: Annotated[
-        int | None, typer.Option(min=0, max=32, help="Connection nodes; default 2, and 3 with --balance.")
+        int | None, typer.Option(min=0, max=32, help="Number of edges; default 2, with --balance 3.")
     ] = None,
-    routers: Annotated[int, typer.Option(min=1, max=5, help="Routing nodes: 1, 3 or 5.")] = 1,
-    storages: Annotated[int, typer.Option(min=0, max=32, help="Storage nodes.")] = 1,
-    data: Annotated[Path, typer.Option(help="Folder that keeps everything from one run to the next.")] = Path("data"),
+    routers: Annotated[int, typer.Option(min=1, max=5, help="Number of routers: 1, 3 or 5.")] = 1,
+    storages: Annotated[int, typer.Option(min=0, max=32, help="Number of storage nodes.")] = 1,
+    data: Annotated[Path, typer.Option(help="Data folder, kept between runs.")] = Path("data"),
     ephemeral: Annotated[
-        bool, typer.Option("--ephemeral", help="Start empty in a temporary folder, removed at the end.")
+        bool, typer.Option("--ephemeral", help="Use an empty temporary folder and delete it at the end.")
     ] = False,
     tls_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="MQTT over TLS: edge i listens on this + i; 0: chosen.")
+        int | None,
+        typer.Option(min=0, max=65535, help="MQTT over TLS: edge i listens on this port + i; 0: any free port."),
     ] = None,
     plain_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="MQTT without TLS, loopback only; not opened by default.")
+        int | None, typer.Option(min=0, max=65535, help="MQTT without TLS, loopback only; default: disabled.")
     ] = None,
     ws_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="MQTT over WebSocket, loopback only; not opened by default.")
+        int | None, typer.Option(min=0, max=65535, help="MQTT over WebSocket, loopback only; default: disabled.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="room.key=value for every node that has the room; repeat.")
+        list[str] | None,
+        typer.Option("--set", help="section.key=value for every node that has the section; repeatable."),
     ] = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Show the nodes' logs here instead of writing them to files.")
+        bool, typer.Option("--foreground", help="Print the nodes' logs to the terminal instead of files.")
     ] = False,
-    balance: Annotated[bool, typer.Option("--balance", help="A balancer in front of the edges: one port.")] = False,
-    no_admin: Annotated[bool, typer.Option("--no-admin", help="No HTTP service, no dashboard.")] = False,
+    balance: Annotated[bool, typer.Option("--balance", help="Run a load balancer in front of the edges.")] = False,
+    no_admin: Annotated[bool, typer.Option("--no-admin", help="Do not run the HTTP service and dashboard.")] = False,
     admin_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The dashboard, on loopback; default 18083 if free.")
+        int | None, typer.Option(min=0, max=65535, help="Port of the dashboard on loopback; default 18083 if free.")
     ] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start killed nodes again.")] = False,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart killed nodes.")] = False,
 ) -> None:
-    """Run a local cluster, each tier as its own process, until Ctrl-C."""
+    """Run a local cluster until Ctrl-C, each node in its own process."""
     from stratamq.cluster import UpOptions, run_up
 
     options = UpOptions(

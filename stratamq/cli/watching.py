@@ -1,8 +1,8 @@
-"""``--watch``: a command that reads is carried out again and again, until Ctrl-C.
+"""``--watch``: repeats a query command until Ctrl-C.
 
-On a terminal a look takes the place of the one before when it is whole. While nobody can be asked, as in an election
-or while a service starts again, that is said and the last look stays; a thing that is gone, as a client, may come back,
-so that its absence is a look. Only the first look has to succeed.
+On a terminal a complete result replaces the previous one. While no server responds, for example during an election, a
+message is printed and the last result stays. A missing resource, for example a client, may return and counts as a
+result. Only the first query must succeed.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 
-WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")]
-EveryOption = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="s; between two looks of --watch.")]
+WatchOption = Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")]
+EveryOption = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="Refresh interval of --watch in s.")]
 
 
-class _Held(io.StringIO):
-    """The print of a look until it is whole; drawn as the stream is that it is for."""
+class _Buffer(io.StringIO):
+    """A buffer for the complete output of one query, with the terminal state of the real stream."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -41,32 +41,32 @@ class _Held(io.StringIO):
 
 
 def clear(output: OutputFormat) -> None:
-    """Make room on a terminal for a table in the place of the one before."""
+    """Clear a terminal before a table is printed again."""
     if output in TABLES and sys.stdout.isatty():
         typer.echo(CLEAR, nl=False)
 
 
 def pause(began: float, every_s: float) -> None:
-    """Wait for the time of the next look, after one that began then."""
+    """Sleep until the next query, based on the start of the previous one."""
     sys.stdout.flush()
     time.sleep(max(0.0, every_s - (time.monotonic() - began)))
 
 
 def is_away(error: "UserError") -> bool:
-    """Return whether an error may pass by itself: nobody could be asked."""
+    """Return whether an error may be temporary, because no server responded."""
     from conf.errors import ExitCode
 
     return error.exit_code == ExitCode.NOT_READY
 
 
 def say_away(error: "UserError") -> None:
-    """Say why a look was left out."""
+    """Print the reason for a skipped query."""
     for line in error.message.split("\n"):
         typer.echo(printable(f"stratamq: {line}"), err=True)
 
 
 def again_and_again(run: Callable[[], None], output: OutputFormat, every_s: float, *, watch: bool) -> None:
-    """Carry a command out, with ``watch`` again and again: a node that does not answer does not end that."""
+    """Run a command, repeatedly with ``watch``; an unresponsive node does not end it."""
     from conf.errors import NotFound, UserError
 
     if not watch:
@@ -75,7 +75,7 @@ def again_and_again(run: Callable[[], None], output: OutputFormat, every_s: floa
     succeeded = False
     while True:
         began = time.monotonic()
-        shown, said = _Held(is_terminal=sys.stdout.isatty()), _Held(is_terminal=sys.stderr.isatty())
+        shown, said = _Buffer(is_terminal=sys.stdout.isatty()), _Buffer(is_terminal=sys.stderr.isatty())
         try:
             with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(said), contextlib.suppress(typer.Exit):
                 run()
