@@ -1,7 +1,7 @@
-"""The one name of an installation: in a wheel every other room lies below it, in ``stratamq/_rooms``.
+"""The installed package: in a wheel all other packages are below it, in ``stratamq/_rooms``.
 
-Importing this package puts that folder first on the path, so that a folder of the working directory, or another
-package, that is called like a room takes nothing's place. In the sources the rooms are the folders beside this one.
+Importing it puts that folder first on the path, so that no other package of the same name is imported. In a source
+checkout the packages are the folders beside this one.
 """
 
 import sys
@@ -13,7 +13,7 @@ ROOMS_FOLDER = Path(__file__).parent / "_rooms"
 
 
 def installed() -> bool:
-    """Return whether this is a wheel's copy, and not the sources."""
+    """Return whether this is an installed wheel and not a source checkout."""
     return ROOMS_FOLDER.is_dir()
 
 

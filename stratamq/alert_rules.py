@@ -1,4 +1,4 @@
-"""The table of alarms as rules for Prometheus, and as a table for people."""
+"""The alarms as Prometheus rules and as a Markdown table."""
 
 import json
 from collections.abc import Iterator
@@ -38,10 +38,10 @@ def alarm_table() -> str:
         "# Alarms",
         "",
         "Generated from admin/alerts.py by `python -m stratamq.manual`; do not edit. `stratamq admin` evaluates them",
-        "over what the nodes answer, shows and logs them; [alerts.yml](alerts.yml) has the same as rules for",
+        "on the nodes' replies, displays and logs them; [alerts.yml](alerts.yml) contains the same rules for",
         "Prometheus.",
         "",
-        "| alarm | severity | holds for | what is wrong | what to do |",
+        "| alarm | severity | holds for | problem | remedy |",
         "|---|---|---|---|---|",
     ]
     for alarm in ALARMS:

@@ -1,6 +1,6 @@
-"""Generates the table of ``docs/security.md`` of what a certificate of each tier may send, from the rights of links.
+"""Generates the table in ``docs/security.md`` of messages that a certificate of each tier may send.
 
-The table has no word of its own: a message that gets a cell, or another rule, changes the page.
+The table is derived from the permissions of links, so every change of a message or a permission changes the page.
 """
 
 from pathlib import Path
@@ -21,11 +21,11 @@ RECEIVERS = (TIER_ROUTER, TIER_STORAGE, TIER_EDGE)
 JOINED = (FrameKind.CONTROL, FrameKind.CONTROLS, FrameKind.CONNECTS, FrameKind.CONNECT_ANSWERS)  # of messages
 KIND_NAMES = {kind: name for name, kind in vars(FrameKind).items() if isinstance(kind, int)}
 NOTHING = "nothing"
-NO_LINK = "nothing: no link is taken"
+NO_LINK = "none: links are refused"
 
 
 def certificate_rights(sender: str, receiver: str) -> tuple[list[str], list[str]]:
-    """Return what a holder of a certificate may send without being in the map, and what only a node in its role may."""
+    """Return the messages that a certificate alone permits, and those that also require a role in the cluster map."""
     alone: list[str] = []
     in_role: list[str] = []
     for message, cell in CELLS.items():
@@ -38,10 +38,10 @@ def certificate_rights(sender: str, receiver: str) -> tuple[list[str], list[str]
 
 
 def insert_rights(page: Path) -> str:
-    """Return a page with the table of now."""
+    """Return a page with the current table."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin and end, f"{page} has no place for the table"
+    assert begin and end, f"{page} has no markers for the table"
     return before + begin + _table() + end + after
 
 

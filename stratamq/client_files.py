@@ -1,7 +1,7 @@
-"""Files about clients that `stratamq init` and `stratamq up` write: their roles, and the secret of SCRAM.
+"""Client files that `stratamq init` and `stratamq up` write: roles, and the SCRAM secret.
 
-``conf/roles.toml`` is what ``init`` writes, as a file to begin with; ``up`` lets anonymous clients do the same, and
-read the figures of its edges and announce the states of bridges. Nothing that exists is overwritten.
+``init`` writes the contents of ``conf/roles.toml`` as a start; ``up`` gives anonymous clients the same permissions, and
+access to edge metrics and bridge states. Existing files are never overwritten.
 """
 
 import secrets
@@ -10,9 +10,9 @@ from pathlib import Path
 __all__ = ["DEVICE_ROLES", "LOCAL_ROLES", "write_roles", "write_secret"]
 
 DEVICE_ROLES = """\
-# What clients may do: roles, groups and users. Read at the start and at a reload (SIGHUP, `stratamq reload`).
-# A listener names this file (roles_file) and the roles that each of its clients has (authenticated_roles,
-# anonymous_roles). What no rule allows is refused; topics that begin with $ are reached only by filters that do.
+# Permissions of clients: roles, groups and users. Loaded at the start and at a reload (SIGHUP, `stratamq reload`).
+# A listener names this file (roles_file) and the default roles of its clients (authenticated_roles,
+# anonymous_roles). Other actions are denied. Topics that begin with $ match only filters that begin with $.
 
 [roles.device]
 publish = ["#"]
@@ -30,7 +30,7 @@ subscribe = ["#"]
 LOCAL_ROLES = (
     DEVICE_ROLES
     + """
-# The figures of each edge, and the states that bridges announce.
+# Metrics of each edge, and states of bridges.
 [roles.figures]
 publish = ["$SYS/broker/connection/+/state"]
 subscribe = ["$SYS/#"]
@@ -39,10 +39,10 @@ subscribe = ["$SYS/#"]
 
 
 def write_roles(path: Path, text: str) -> None:
-    """Write a file of roles unless it is there.
+    """Write a roles file unless it exists.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     if not path.exists():
         path.touch(mode=0o600)
@@ -50,10 +50,10 @@ def write_roles(path: Path, text: str) -> None:
 
 
 def write_secret(path: Path) -> None:
-    """Write the secret by which names that no user has look the same at every edge (SCRAM), unless it is there.
+    """Write the SCRAM secret unless it exists; with it every edge answers alike for an unknown user.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     if not path.exists():
         path.touch(mode=0o600)

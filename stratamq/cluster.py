@@ -1,7 +1,7 @@
-"""``stratamq up``: a whole cluster on this machine, each tier as its own process.
+"""``stratamq up``: a complete local cluster, with each node in its own process.
 
-Decides the course of events and what is printed; ``stratamq/local_plan.py`` decides what there is, and
-``stratamq/processes.py`` keeps it running. State survives a restart under the data folder.
+Controls the run and its output; ``stratamq/local_plan.py`` plans the nodes and ``stratamq/processes.py`` runs them.
+State in the data folder survives a restart.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ from wire.messages.operators import Admin
 
 __all__ = ["UpOptions", "run_up"]
 
-STATUS_S = 2.0  # for the router's answer about copies; it has just said that it is ready
-PLANS_MAX = 3  # tries, while another program takes a port between its choice and its use
+STATUS_S = 2.0  # timeout of the status request to a router that is ready
+PLANS_MAX = 3  # attempts if another program takes a planned port
 TAKEN = os.strerror(errno.EADDRINUSE)
-SAME_SIGNAL_S = 1.0  # some parents pass a signal on that the whole group got: that is one wish, not two
+SAME_SIGNAL_S = 1.0  # some parents forward a signal that the whole process group received
 
 
 def run_up(options: UpOptions) -> int:
     """Run a cluster until SIGINT, SIGTERM or SIGHUP; returns the exit code.
 
     Raises:
-        UserError: It could not be started; what was started has been stopped.
+        UserError: The cluster could not be started; started nodes have been stopped.
     """
     began = time.monotonic()
     with _data_folder(options) as data:
@@ -51,8 +51,8 @@ def run_up(options: UpOptions) -> int:
             except* UserError as group:
                 if not tries_left or not _is_about_taken_port(group):
                     raise
-            # A port that was named and is taken is told by the next plan; others are chosen anew.
-    raise AssertionError("the last plan is carried out, or ends with its error")
+            # The next plan chooses other ports, and fails if a configured port is in use.
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _is_about_taken_port(group: BaseExceptionGroup[UserError]) -> bool:
@@ -69,7 +69,7 @@ def _data_folder(options: UpOptions) -> Iterator[Path]:
     else:
         data = options.data
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # messages and keys are nobody else's business
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # it contains messages and keys
         lock = (data / "up.lock").open("a+")
     except OSError as error:
         raise UserError(f"data folder {data} cannot be written: {error.strerror or error}") from None
@@ -78,7 +78,7 @@ def _data_folder(options: UpOptions) -> Iterator[Path]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(f"another `stratamq up` runs over {data}: stop it, or name another --data") from None
+                raise UserError(f"another `stratamq up` uses {data}: stop it, or use another --data") from None
             yield data
     finally:
         if options.data is None:
@@ -96,14 +96,14 @@ class _Up:
         self._nodes = Nodes(
             plan.nodes,
             options.settings,
-            say=self._say,
+            print_line=self._print,
             changed=self._write_state,
             logs=None if options.foreground else plan.data / "logs",
             restart=options.restart,
         )
 
     async def run(self) -> int:
-        """Start, say where everything is, and stop when told to."""
+        """Start the cluster, print its addresses, and run until a signal."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             try:
                 async with trio.open_nursery() as nursery:
@@ -120,12 +120,12 @@ class _Up:
 
     async def _stop_on_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
         async for _number in signals:
-            self._say("stopping ...")
+            self._print("stopping ...")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._second_signal, signals, scope)
                 await self._nodes.stop()
                 nursery.cancel_scope.cancel()
-            self._say("stopped")
+            self._print("stopped")
             scope.cancel()
             return
 
@@ -133,28 +133,28 @@ class _Up:
         began = trio.current_time()
         async for _number in signals:
             if trio.current_time() - began > SAME_SIGNAL_S:
-                self._say("killed")
+                self._print("killed")
                 scope.cancel()
                 return
 
     async def _open_admin(self, plan: NodePlan) -> None:
-        """Start the HTTP service behind the nodes, and say where it is."""
+        """Start the HTTP service after the nodes, and print its address."""
         if importlib.util.find_spec("litestar") is None:
-            self._say("  no dashboard: pip install 'stratamq[admin]' brings it\n")
+            self._print("  no dashboard: install it with pip install 'stratamq[admin]'\n")
             return
         addresses = await self._nodes.add(plan)
         self._write_state()
         if "login" in addresses:
-            self._say(f"  dashboard: {addresses['login']}\n  (this address logs one browser in, within ten minutes)\n")
+            self._print(f"  dashboard: {addresses['login']}\n  (valid for one login within ten minutes)\n")
 
-    # -- what is said
+    # -- output
 
-    def _say(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # whoever read this is gone; the cluster is not
+    def _print(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # stdout is closed; the cluster keeps running
             print(line, flush=True)
 
     async def _copies(self) -> int:
-        """Return how many copies the map has of each partition: settings and an earlier run may have said another."""
+        """Return the number of copies of each partition in the cluster map; it may differ from the settings."""
         operator = self._plan.tls / "operator.pem"
         contexts = link_contexts(CertificateFiles(operator, operator.with_suffix(".key"), self._plan.tls / "ca.pem"))
         question = Admin(request=1, verb="cluster status", arguments={})
@@ -173,41 +173,45 @@ class _Up:
         copies = "1 copy" if replicas == 1 else f"{replicas} copies"
         where = "a temporary folder" if options.data is None else f"{plan.data}/"
         seconds = time.monotonic() - self._began
-        self._say(
+        self._print(
             f"StrataMQ is ready after {seconds:.1f} s: {counts}; {copies} of every message, synced; state in {where}"
         )
-        self._say("")
+        self._print("")
         described = self._nodes.describe()
         for node in plan.nodes:
-            self._say(f"  {node.name:10} {_addresses(node, described.get(node.name, {}))}")
+            self._print(f"  {node.name:10} {_addresses(node, described.get(node.name, {}))}")
         self._suggest(plan.of_tier("balance") or plan.of_tier("edge"))
         folder = "" if plan.data == Path("data") else f" --data {_short(plan.data)}"
-        self._say(f"  stratamq cluster status{folder}        Ctrl-C stops everything")
+        self._print(f"  stratamq cluster status{folder}        Ctrl-C stops everything")
         if not options.foreground:
-            self._say(f"  logs: {_short(plan.data / 'logs')}/")
-        self._say("")
+            self._print(f"  logs: {_short(plan.data / 'logs')}/")
+        self._print("")
 
-    def _suggest(self, doors: list[NodePlan]) -> None:
-        """Print two lines that work when copied: a subscriber and a publisher, on different edges where there are."""
-        if not doors:
+    def _suggest(self, endpoints: list[NodePlan]) -> None:
+        """Print a subscriber and a publisher command, for different edges if there are several."""
+        if not endpoints:
             return
         authority = _short(self._plan.tls / "ca.pem")
-        hear_from, say_to = doors[0].listeners["tls"], doors[-1].listeners["tls"]
-        self._say("")
-        self._say("Try it, in two terminals:" if len(doors) == 1 else "Try it, in two terminals, each on its own edge:")
-        self._say("")
-        self._say(f"  mosquitto_sub -h localhost -p {hear_from} --cafile {authority} -t 'hello/#' -v")
-        self._say(f"  mosquitto_pub -h localhost -p {say_to} --cafile {authority} -t hello/world -m 'Hello' -q 1")
-        self._say("")
+        subscriber_port, publisher_port = endpoints[0].listeners["tls"], endpoints[-1].listeners["tls"]
+        self._print("")
+        self._print(
+            "Try it, in two terminals:" if len(endpoints) == 1 else "Try it, in two terminals, each on its own edge:"
+        )
+        self._print("")
+        self._print(f"  mosquitto_sub -h localhost -p {subscriber_port} --cafile {authority} -t 'hello/#' -v")
+        self._print(
+            f"  mosquitto_pub -h localhost -p {publisher_port} --cafile {authority} -t hello/world -m 'Hello' -q 1"
+        )
+        self._print("")
 
-    # -- what other commands read
+    # -- state file for other commands
 
     @property
     def _state_file(self) -> Path:
         return self._plan.data / "up.json"
 
     def _write_state(self) -> None:
-        """Write where the routers are and who runs, for the command line and for tests."""
+        """Write the addresses of routers and the running nodes, for other commands and tests."""
         if not self._all_ready:
             return
         state = {
@@ -219,7 +223,7 @@ class _Up:
             "listeners": {node.name: node.listeners for node in self._plan.nodes if node.listeners},
         }
         temporary = self._state_file.with_suffix(".new")
-        with contextlib.suppress(OSError):  # the folder was removed under us: the cluster itself goes on
+        with contextlib.suppress(OSError):  # the folder was removed; the cluster keeps running
             temporary.write_text(json.dumps(state, indent=1) + "\n")
             temporary.replace(self._state_file)
 
@@ -234,7 +238,7 @@ def _addresses(node: NodePlan, described: dict[str, object]) -> str:
 
 
 def _short(path: Path) -> str:
-    """Return a path as a person at this prompt would write it."""
+    """Return a path relative to the current folder if possible."""
     absolute = path.resolve()
     with contextlib.suppress(ValueError):
         return str(absolute.relative_to(Path.cwd()))

@@ -1,4 +1,4 @@
-"""Generates ``docs/log-events.md`` from the table of events."""
+"""Generates ``docs/log-events.md`` from the table of log events."""
 
 import logging
 
@@ -10,13 +10,13 @@ HEAD = """# Events in the log
 
 <!-- made by `python -m stratamq.manual` from conf/events.py -->
 
-Each line of a log has `ts`, `level`, `event`, `message`, `node` and `logger`, and the event's values as fields of
-their own; as text the message alone, and values that it does not name. `left_out` is how many lines of the event were
-left out as repeats before this one, `trace` a traceback: a fault of the program. Names of events stay from release to
-release, sentences may change. What a library logs is `{other}`:
-warnings and errors alone, whatever `logs.level` is. Of URLs a line has scheme, host, port and path.
+Each log line has `ts`, `level`, `event`, `message`, `node` and `logger`, and the event's values as fields. The text
+format has the message, and the values that it does not contain. `left_out` is the number of suppressed repeats of the
+event before this line, `trace` the traceback of an internal error. Event names are stable between releases; messages
+may change. Messages of libraries are logged as `{other}`: only warnings and errors, regardless of `logs.level`. URLs
+are logged with scheme, host, port and path only.
 
-`stratamq support bundle` and `/api/v1/logs` have the last 2 000 lines of each node.
+`stratamq support bundle` and `/api/v1/logs` contain the last 2 000 lines of each node.
 
 | event | level | message | values |
 |---|---|---|---|

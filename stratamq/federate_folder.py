@@ -1,6 +1,6 @@
-"""``stratamq federate init``: one authority, and a folder with certificate and configuration for each agent.
+"""``stratamq federate init``: an authority, and a folder with certificate and configuration for each agent.
 
-Decides names, ports and who dials whom. The authority's key lies beside the certificates: keep it elsewhere.
+Chooses names, ports and the dialling side of each link. Store the authority's key elsewhere.
 """
 
 import datetime
@@ -42,20 +42,20 @@ METRICS_PORT = 9760
 
 
 def make_folder(folder: Path, federation: str, agents: Sequence[str], links: Sequence[str]) -> list[Path]:
-    """Make what is missing; return the configurations. One that exists is left as it is.
+    """Create missing files and return the configurations; existing ones stay unchanged.
 
     Raises:
-        UserError: A name or link that is none.
+        UserError: A name or link is invalid.
     """
     places: dict[str, tuple[str, int]] = {}
     for number, text in enumerate(agents):
         name, _, place = text.partition("=")
         host, _, port = place.partition(":")
         if not re.fullmatch(NAME_PATTERN, name) or (port and not port.isdecimal()):
-            raise UserError(f"--agent {text}: write NAME or NAME=HOST[:PORT]", ExitCode.USAGE)
+            raise UserError(f"--agent {text} is invalid: use NAME or NAME=HOST[:PORT]", ExitCode.USAGE)
         places[name] = (host or "127.0.0.1", int(port) if port else PORT + (0 if host else number))
     if not re.fullmatch(NAME_PATTERN, federation):
-        raise UserError(f"--federation {federation}: letters, digits, - and _", ExitCode.USAGE)
+        raise UserError(f"--federation {federation} is invalid: use letters, digits, - and _", ExitCode.USAGE)
     dials: dict[str, list[str]] = {name: [] for name in places}
     for text in links:
         pair = [
@@ -64,7 +64,7 @@ def make_folder(folder: Path, federation: str, agents: Sequence[str], links: Seq
             if text.startswith(f"{one}-") and text[len(one) + 1 :] in places
         ]
         if not pair:
-            raise UserError(f"--link {text}: write NAME-NAME of two agents", ExitCode.USAGE)
+            raise UserError(f"--link {text} is invalid: use NAME-NAME of two agents", ExitCode.USAGE)
         one, other = sorted(pair[0])
         dials[one].append(other)
     authority = DevelopmentAuthority(

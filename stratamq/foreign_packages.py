@@ -1,22 +1,22 @@
-"""Another package under the name of one of our rooms, first on the path: why nothing of ours can be imported.
+"""Error message for an import failure that another package of the same name causes.
 
-Read before anything of ours is: it imports the standard library alone.
+Imported before all other modules, so it uses only the standard library.
 """
 
 import importlib.machinery
 import sys
 from pathlib import Path
 
-__all__ = ["told_of"]
+__all__ = ["explain_conflict"]
 
 OURS = Path(__file__).resolve().parent.parent
 
 
-def told_of(error: ImportError) -> str:
-    """Return what is wrong, in one line.
+def explain_conflict(error: ImportError) -> str:
+    """Return the cause in one line.
 
     Raises:
-        ImportError: The same one, where no other package stands before a room of ours.
+        ImportError: The same error, if no other package precedes one of ours.
     """
     room = (error.name or "").partition(".")[0]
     spec = importlib.machinery.PathFinder.find_spec(room, sys.path) if room else None
@@ -27,6 +27,6 @@ def told_of(error: ImportError) -> str:
     if found.is_relative_to(OURS / room):
         raise error
     return (
-        f"another package named {room} stands on the path before StrataMQ's: {found}: take its folder off PYTHONPATH"
-        " and of the working directory, or run StrataMQ in an environment of its own"
+        f"another package named {room} precedes StrataMQ's on the import path: {found}: remove its folder from"
+        " PYTHONPATH and from the working directory, or run StrataMQ in its own environment"
     )

@@ -1,8 +1,8 @@
-"""`stratamq init DIR`: the folder of a cluster whose tiers run as services of their own.
+"""`stratamq init DIR`: the folder of a cluster whose nodes run as services.
 
-Two authorities (``DIR/tls`` for nodes and operators, ``DIR/clients`` for devices and for what edges show to them), a
-certificate and a configuration file for each node, and ``cluster.json``, in which the command line finds the routers.
-Nothing that exists is overwritten. What is laid out is decided by ``stratamq/init_plan.py``.
+Writes two authorities (``DIR/tls`` for nodes and operators, ``DIR/clients`` for clients and listeners), a certificate
+and a configuration file for each node, and ``cluster.json`` with the addresses of routers. Existing files are never
+overwritten. ``stratamq/init_plan.py`` plans the nodes.
 """
 
 import datetime
@@ -27,7 +27,7 @@ HEADING = "# Written by `stratamq init`. All settings with their defaults: conf/
 
 
 class ClusterFolder:
-    """The folder; paths in what it writes are as its own was typed.
+    """The folder of a cluster; written paths have the form of ``path``.
 
     Args:
         path: DIR.
@@ -39,15 +39,15 @@ class ClusterFolder:
         self._now = now
 
     def create(self, cluster: str, words: Sequence[str]) -> Layout:
-        """Make everything for a new cluster.
+        """Create all files of a new cluster.
 
         Raises:
-            UserError: Mistakes in the nodes (exit code 2), or the folder is not empty or cannot be written.
+            UserError: The nodes are invalid (exit code 2), or the folder is not empty or not writable.
         """
         layout = lay_out(cluster, words)
         try:
             if self.path.exists() and any(self.path.iterdir()):
-                mend = f"add a node with --add, or name a new folder; nothing in {self.path} was changed"
+                mend = f"add a node with --add, or use a new folder; {self.path} is unchanged"
                 raise UserError(f"{self.path} is not empty: {mend}")
             make_private_folder(self.path)
             try:
@@ -60,12 +60,12 @@ class ClusterFolder:
         return layout
 
     def add(self, words: Sequence[str]) -> tuple[Layout, list[LayoutNode], list[str]]:
-        """Make what further nodes need, and certificates of gateways.
+        """Create the files of additional nodes, and certificates of gateways.
 
         Returns:
-            The layout with them, the new nodes, and the names of new gateways.
+            The extended layout, the new nodes, and the names of new gateways.
         Raises:
-            UserError: Mistakes in the names (exit code 2), no cluster here, no key of an authority, files in the way.
+            UserError: A name is invalid (exit code 2), or the cluster, an authority's key or a free path is missing.
         """
         before = self._read()
         layout = before
@@ -75,15 +75,13 @@ class ClusterFolder:
         gateways = list(dict.fromkeys(gateway_of(word) for word in words if word.startswith(GATEWAY)))
         for key in (self.path / "tls" / "ca.key", self.path / "clients" / "ca.key"):
             if not key.exists():
-                raise UserError(
-                    f"{key} is not there: bring the key of the authority back, it signs the new certificate"
-                )
+                raise UserError(f"{key} is missing: restore the authority's key, which signs the new certificate")
         files = [path for node in added for path in self.files(node, shared=False)]
         for path in [*files, *(path for name in gateways for path in self.gateway_files(name))]:
             if path.exists():
-                raise UserError(f"{path} is there already: nothing was changed")
+                raise UserError(f"{path} already exists: no file was changed")
         try:
-            if not any(node.name.lower() == "admin" for node in layout.nodes):  # a folder of before has none
+            if not any(node.name.lower() == "admin" for node in layout.nodes):  # folders of earlier releases have none
                 self._nodes_authority(layout.cluster).operator("admin", "admin")
             if not any(node.name.lower() == "gateway" for node in layout.nodes):
                 self._nodes_authority(layout.cluster).gateway()
@@ -101,7 +99,7 @@ class ClusterFolder:
         return self.path / f"{node.name}.toml"
 
     def files(self, node: LayoutNode, *, shared: bool = True) -> list[Path]:
-        """Return what a node needs on its host; ``shared``: also what it has in common with others."""
+        """Return the files that a node needs on its host; ``shared`` includes those of all nodes."""
         tls, clients = self.path / "tls", self.path / "clients"
         files = [self.config(node), tls / f"{node.name}.pem", tls / f"{node.name}.key"]
         files += [tls / "ca.pem", tls / "gossip.key"] if shared else []
@@ -111,7 +109,7 @@ class ClusterFolder:
         return files
 
     def gateway_files(self, name: str) -> list[Path]:
-        """Return what names a gateway to the cluster."""
+        """Return the certificate and key of a gateway."""
         return [self.path / "tls" / f"{name}.pem", self.path / "tls" / f"{name}.key"]
 
     def _create(self, layout: Layout) -> None:
@@ -153,7 +151,7 @@ class ClusterFolder:
         try:
             return Layout.read(json.loads(record.read_text()))
         except OSError as error:
-            why = f"`stratamq init {self.path}` makes a cluster there first"
+            why = f"`stratamq init {self.path}` creates a cluster"
             raise UserError(f"{record}: {error.strerror or error}; {why}", ExitCode.USAGE) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{record} is damaged: {error}") from None

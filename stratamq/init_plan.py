@@ -1,7 +1,7 @@
-"""Plan of `stratamq init`: nodes on hosts, their ports, and the settings of each.
+"""Plan of `stratamq init`: nodes, hosts, ports and settings.
 
-Decides names, ports and copies; writes nothing (``stratamq/init_folder.py``). Ports are fixed: whoever opens a firewall
-has to know them, and several nodes on one host take the next ones.
+Chooses names, ports and the number of copies; writes no files (``stratamq/init_folder.py``). Ports are fixed for
+firewall rules; nodes on one host use consecutive ports.
 """
 
 import ipaddress
@@ -17,16 +17,16 @@ from wire.links.authority import LOOPBACK
 __all__ = ["GATEWAY", "Layout", "LayoutNode", "gateway_of", "lay_out", "parse_node"]
 
 TIERS = ("router", "storage", "edge")
-GATEWAY = "gateway/"  # before a name: a certificate, and nothing else
+GATEWAY = "gateway/"  # prefix of a gateway name, for which only a certificate is created
 DEFAULT_NODES = ("router/router-0", "storage/storage-0", "edge/edge-0")
 COPIES_MAX = 3
-# First port of each kind on a host; gossip is every tier's, the others one tier's. Further ones are steps of 10 up,
-# those of clients steps of 1.
+# First port of each kind on a host. Gossip ports are of all tiers, the others of one tier. The step is 10, for client
+# ports 1.
 GOSSIP_PORT = 7946
 LINK_PORTS = {"router": 7947, "storage": 7948, "edge": 7949}
 METRICS_PORTS = {"router": 9747, "storage": 9748, "edge": 9749}
 CLIENT_PORT = 8883
-# What protects nodes from strangers: as conf/edge.toml and conf/storage.toml have it.
+# Limits for unauthenticated peers, as in conf/edge.toml and conf/storage.toml.
 EDGE_LIMITS: Mapping[str, object] = {
     "keep_alive_max_s": 1200,
     "connect_rate_max": 200.0,
@@ -39,7 +39,7 @@ EDGE_LIMITS: Mapping[str, object] = {
     "will_rate_max": 100.0,
 }
 STORAGE_LIMITS: Mapping[str, object] = {"retained_payload_max": 65_536}
-# Files of other meaning.
+# Names of other files.
 TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster", "roles", "gateway")
 TAKEN_ENDINGS = (".toml", ".json", ".pem", ".key", ".new")
 NAME_CHARACTERS_MAX = 64
@@ -48,7 +48,7 @@ HOST_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
 
 @dataclass(frozen=True, slots=True)
 class LayoutNode:
-    """One node: where it runs, and its ports; ``client_port`` is 0 unless it is an edge."""
+    """One node: host and ports; ``client_port`` is 0 unless it is an edge."""
 
     tier: str
     name: str
@@ -60,28 +60,28 @@ class LayoutNode:
 
     @property
     def local(self) -> bool:
-        """True if only this machine reaches it."""
+        """Whether only this machine can reach the node."""
         return self.host in LOOPBACK or _is_loopback(self.host)
 
     @property
     def bind(self) -> str:
-        """The address to listen on: the host's own where it is an address, every one where it is a name."""
+        """The listening address: the host if it is an address, all addresses if it is a name."""
         if self.host == "localhost":
             return "127.0.0.1"
         return self.host if _is_address(self.host) else "0.0.0.0"
 
     def address(self, port: int) -> str:
-        """Return host:port as other nodes dial it."""
+        """Return host:port for other nodes."""
         host = self.bind if self.local else self.host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster as `init` keeps it in cluster.json.
+    """The layout of a cluster, stored in cluster.json.
 
     Attributes:
-        first: Names of the routers that found the cluster; a router that was added later joins them.
+        first: Names of the initial routers; later routers join them.
     """
 
     cluster: str
@@ -94,11 +94,11 @@ class Layout:
 
     @property
     def copies(self) -> int:
-        """Copies of every message; fixed when the cluster starts for the first time."""
+        """Number of copies of every message; fixed at the cluster's first start."""
         return max(1, min(COPIES_MAX, len(self.of_tier("storage"))))
 
     def document(self) -> dict[str, object]:
-        """Return what cluster.json holds; the command line finds the routers in it."""
+        """Return the content of cluster.json, with the routers' addresses."""
         return {
             "cluster": self.cluster,
             "routers": [node.address(node.link_port) for node in self.of_tier("router")],
@@ -109,33 +109,33 @@ class Layout:
 
     @classmethod
     def read(cls, document: Mapping[str, object]) -> "Layout":
-        """Return what ``document`` gave.
+        """Return a layout from the result of ``document``.
 
         Raises:
-            KeyError, TypeError, ValueError: Not such a document.
+            KeyError, TypeError, ValueError: The document is invalid.
         """
         nodes, first = document["nodes"], document["first"]
         if not isinstance(nodes, list) or not isinstance(first, list):
-            raise ValueError("nodes and first are lists")
+            raise ValueError("nodes and first must be lists")
         return cls(str(document["cluster"]), tuple(LayoutNode(**node) for node in nodes), tuple(map(str, first)))
 
     @property
     def unreached(self) -> str:
-        """Return which nodes others cannot dial, because they are on loopback, in one line; "" if all can."""
+        """Return a line with the loopback nodes that remote nodes cannot reach; "" if all are reachable."""
         local = [node.name for node in self.nodes if node.local]
         distant = [node.name for node in self.nodes if not node.local]
         if not local or not distant:
             return ""
-        return f"{', '.join(local)} on loopback cannot be reached from {', '.join(distant)}: name a host for every node"
+        return f"{', '.join(local)} on loopback cannot be reached from {', '.join(distant)}: give every node a host"
 
     def add(self, node: LayoutNode) -> "Layout":
-        """Return this layout with one more node, on free ports of its host.
+        """Return this layout with an additional node on free ports of its host.
 
         Raises:
-            UserError: The name is taken; exit code 2.
+            UserError: The name is in use; exit code 2.
         """
         if any(node.name.lower() == other.name.lower() for other in self.nodes):
-            raise UserError(f"{node.tier}/{node.name}: there is a node of that name already", ExitCode.USAGE)
+            raise UserError(f"{node.tier}/{node.name}: the name is already in use", ExitCode.USAGE)
         here = [other for other in self.nodes if other.host == node.host or (other.local and node.local)]
         placed = LayoutNode(
             node.tier,
@@ -149,7 +149,7 @@ class Layout:
         return Layout(self.cluster, (*self.nodes, placed), self.first)
 
     def settings(self, node: LayoutNode, folder: Path) -> dict[str, dict[str, object]]:
-        """Return the rooms of a node's configuration file."""
+        """Return the sections of a node's configuration file."""
         tls = folder / "tls"
         founders = [other for other in self.of_tier("router") if other.name in self.first]
         everywhere_local = all(other.local for other in self.nodes)
@@ -219,13 +219,15 @@ def lay_out(cluster: str, words: Sequence[str]) -> Layout:
     """Return the layout of a new cluster.
 
     Args:
-        cluster: Its name.
-        words: ``TIER/NAME[=HOST]`` each; none: one router, one storage node and one edge on loopback.
+        cluster: Name of the cluster.
+        words: ``TIER/NAME[=HOST]`` of each node; empty: one router, one storage node and one edge on loopback.
     Raises:
-        UserError: Every mistake, one line each; exit code 2.
+        UserError: All errors, one line each; exit code 2.
     """
     if not re.match(NAME_PATTERN, cluster) or len(cluster) > NAME_CHARACTERS_MAX:
-        raise UserError(f"--cluster {cluster}: letters, digits, dots, dashes and underscores, at most 64", 2)
+        raise UserError(
+            f"--cluster {cluster} is invalid: use at most 64 letters, digits, dots, dashes and underscores", 2
+        )
     nodes, mistakes = [], []
     for word in words or DEFAULT_NODES:
         try:
@@ -237,7 +239,7 @@ def lay_out(cluster: str, words: Sequence[str]) -> Layout:
         mistakes.append(f"{len(routers)} routers: a Raft group has 1, 3 or 5 members")
     for tier in ("storage", "edge"):
         if not mistakes and all(node.tier != tier for node in nodes):
-            mistakes.append(f"no {tier} node: name one with --node {tier}/{tier}-0[=HOST]")
+            mistakes.append(f"no {tier} node: add one with --node {tier}/{tier}-0[=HOST]")
     if mistakes:
         raise UserError("\n".join(mistakes), ExitCode.USAGE)
     layout = Layout(cluster, (), tuple(routers))
@@ -247,10 +249,10 @@ def lay_out(cluster: str, words: Sequence[str]) -> Layout:
 
 
 def parse_node(word: str) -> LayoutNode:
-    """Read ``TIER/NAME[=HOST]``; without a host the node is on loopback.
+    """Parse ``TIER/NAME[=HOST]``; without a host the node is on loopback.
 
     Raises:
-        UserError: Not of that form; exit code 2.
+        UserError: The text is invalid; exit code 2.
     """
     named, equals, host = word.partition("=")
     tier, slash, name = named.partition("/")
@@ -259,17 +261,17 @@ def parse_node(word: str) -> LayoutNode:
     _check_name(word, name)
     host = host.removeprefix("[").removesuffix("]") or "localhost"
     if not _is_address(host) and not re.match(HOST_PATTERN, host):
-        raise UserError(f"{word}: {host} is neither an address nor a name (without a port)", ExitCode.USAGE)
+        raise UserError(f"{word}: {host} is neither an address nor a host name (without a port)", ExitCode.USAGE)
     if _is_address(host) and ipaddress.ip_address(host).is_unspecified:
-        raise UserError(f"{word}: {host} is no address that another node can dial", ExitCode.USAGE)
+        raise UserError(f"{word}: {host} is not an address that other nodes can reach", ExitCode.USAGE)
     return LayoutNode(tier, name, host)
 
 
 def gateway_of(word: str) -> str:
-    """Read ``gateway/NAME``; return the name.
+    """Parse ``gateway/NAME``; return the name.
 
     Raises:
-        UserError: No name that files can have; exit code 2.
+        UserError: The name is not a valid file name; exit code 2.
     """
     name = word.removeprefix(GATEWAY)
     _check_name(word, name)
@@ -278,9 +280,11 @@ def gateway_of(word: str) -> str:
 
 def _check_name(word: str, name: str) -> None:
     if not re.match(NAME_PATTERN, name) or len(name) > NAME_CHARACTERS_MAX:
-        raise UserError(f"{word}: a name has letters, digits, dots, dashes and underscores, at most 64", ExitCode.USAGE)
+        raise UserError(f"{word}: a name has at most 64 letters, digits, dots, dashes and underscores", ExitCode.USAGE)
     if name.lower() in TAKEN_NAMES or name.lower().endswith(TAKEN_ENDINGS):
-        raise UserError(f"{word}: {name} names other files of the folder; choose another name", ExitCode.USAGE)
+        raise UserError(
+            f"{word}: {name} is reserved for other files of the folder; choose another name", ExitCode.USAGE
+        )
 
 
 def _is_address(host: str) -> bool:

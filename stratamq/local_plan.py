@@ -1,8 +1,8 @@
-"""Plan of a local cluster: nodes, ports, certificates, one configuration file per node.
+"""Plan of a local cluster: nodes, ports, certificates, and a configuration file for each node.
 
-Decides names, ports and the defaults of `stratamq up`; starts nothing (``stratamq/processes.py``). Ports that nobody
-named are chosen here, before anything starts: all tiers start at once, and a restarted node comes back where it was.
-What one `up` chose another one beside it does not choose, though no node has bound it yet.
+Chooses names, ports and the defaults of `stratamq up`; starts no process (``stratamq/processes.py``). Ports are chosen
+before any node starts, because all tiers start concurrently and a restarted node keeps its ports. Two `up` processes
+never choose the same port, even before a node binds it.
 """
 
 import datetime
@@ -27,21 +27,21 @@ from wire.links.authority import DevelopmentAuthority
 
 __all__ = ["CHOSEN_PORTS", "ClusterPlan", "NodePlan", "UpOptions", "hold_port", "make_plan"]
 
-CLUSTER = "stratamq"  # the default of node.cluster: the shipped files can go on with what `up` made
-TLS_PORT = 8883  # edge i: plus i; a free one where taken
+CLUSTER = "stratamq"  # default of node.cluster, so that the shipped files work with the data of `up`
+TLS_PORT = 8883  # plus i for edge i; another free port if it is in use
 ADMIN_PORT = 18_083
 ROUTER_PORT = 7947  # router i: plus 10 i; likewise
-# Below the range from which Linux takes ports of outgoing connections: nobody snatches one before its node binds it.
+# Below Linux's ephemeral ports, so no outgoing connection takes a port before its node binds it.
 CHOSEN_PORTS = range(20_000, 32_000)
 CHOICES_MAX = 1000
 REPLICAS_MAX = 3
 
-_held: dict[int, IO[bytes]] = {}  # locks of ports that this process chose: no other cluster chooses one while it runs
+_held: dict[int, IO[bytes]] = {}  # locks of the ports that this process chose, against other clusters
 
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """The command line of `stratamq up`; ``data`` None is ephemeral, a port None is not named."""
+    """The options of `stratamq up`; ``data`` None is ephemeral, a port None is not configured."""
 
     edges: int = 2
     routers: int = 1
@@ -58,7 +58,7 @@ class UpOptions:
     admin_port: int | None = None
 
     def named_ports(self) -> set[int]:
-        """Return the ports that the command line names, of all edges."""
+        """Return the ports that the command line configures, of all edges."""
         bases = (self.tls_port, self.plain_port, self.ws_port)
         return {base + index for base in bases if base for index in range(self.edges + self.balance)}
 
@@ -71,17 +71,17 @@ class NodePlan:
     tier: str
     config: Path
     listeners: dict[str, int] = field(default_factory=dict)  # edges: "tls" | "plain" | "ws" -> port
-    paths: dict[str, str] = field(default_factory=dict)  # edges: listener of WebSockets -> the path that it serves
+    paths: dict[str, str] = field(default_factory=dict)  # edges: WebSocket listener -> path
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """All processes, in the order in which they are stopped last to first: routers, storages, edges."""
+    """All processes, in the reverse order of their stop: routers, storage nodes, edges."""
 
     data: Path
     tls: Path
     nodes: tuple[NodePlan, ...]
-    routers: tuple[str, ...]  # addresses of links
+    routers: tuple[str, ...]  # link addresses
     replicas: int
     admin: NodePlan | None = None  # started when the others are ready
 
@@ -91,10 +91,10 @@ class ClusterPlan:
 
 
 class _Ports:
-    """Hands out ports, each once, and remembers those that must not move between runs."""
+    """Allocates each port once, and stores ports that must not change between runs."""
 
     def __init__(self, data: Path, named: set[int]) -> None:
-        """Hand out none of the ports that the command line names, but where it is asked for."""
+        """Reserve the ports of the command line."""
         self._named = named
         self._file = data / "ports.json"
         self._given: set[int] = set()
@@ -105,21 +105,23 @@ class _Ports:
             self._saved = {}
 
     def exactly(self, port: int) -> int:
-        """Return the port that was asked for, or a chosen one for 0; that it is free is seen when its node binds it."""
+        """Return the requested port, or a chosen one for 0; another program may still use it."""
         if port == 0:
             return self.choose()
         if port > 65535:
             raise UserError(f"port {port}: the ports of all edges must be below 65536", ExitCode.USAGE)
         if port in self._given:
-            why = "edge N listens on the ports named plus N: leave room for all edges between them, or name --edges 1"
-            raise UserError(f"port {port} is wanted twice: {why}", ExitCode.USAGE)
+            why = "edge N listens on the given ports plus N: use ports that are far enough apart, or --edges 1"
+            raise UserError(f"port {port} is used twice: {why}", ExitCode.USAGE)
         if not _is_free(port):
-            raise UserError(f"port {port} is in use: stop what listens there, or name another port (0: choose one)")
+            raise UserError(
+                f"port {port} is in use: stop the program that listens there, or use another port (0: any free port)"
+            )
         self._given.add(port)
         return port
 
     def preferably(self, port: int) -> int:
-        """Return a port if it is free, otherwise a chosen one."""
+        """Return a port if it is free, otherwise another one."""
         return self._take(port) or self.choose()
 
     def choose(self) -> int:
@@ -131,7 +133,7 @@ class _Ports:
         raise UserError(f"no free port between {CHOSEN_PORTS.start} and {CHOSEN_PORTS.stop}")
 
     def saved(self, key: str, preferred: int | None) -> int:
-        """Return the port of an earlier run if it is free, otherwise the preferred or a chosen one; keeps it."""
+        """Return the port of an earlier run if it is free, otherwise the preferred or another one; stores it."""
         port = self._take(self._saved.get(key, 0)) or (
             self.choose() if preferred is None else self.preferably(preferred)
         )
@@ -147,7 +149,7 @@ class _Ports:
 
 
 def hold_port(port: int) -> bool:
-    """Return whether a port is free and no other process of this user chose it; the next one is kept from it."""
+    """Return whether a port is free and not reserved by another process of this user; reserve it."""
     if not _is_free(port):
         return False
     if port in _held:
@@ -157,7 +159,7 @@ def hold_port(port: int) -> bool:
         locks.mkdir(mode=0o700, exist_ok=True)
         lock = (locks / str(port)).open("ab")
     except OSError:
-        return True  # nobody can be kept from it: then who binds it first has it
+        return True  # no lock file can be created: the first process to bind the port gets it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -169,7 +171,7 @@ def hold_port(port: int) -> bool:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the node will: TIME_WAIT does not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like the node, to ignore TIME_WAIT
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
@@ -178,14 +180,14 @@ def _is_free(port: int) -> bool:
 
 
 def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> ClusterPlan:
-    """Choose ports, make certificates that are missing, and write each node's configuration.
+    """Choose ports, create missing certificates, and write each node's configuration.
 
     Raises:
-        UserError: Mistakes in the options or settings (all of them, exit code 2), ports in use, unwritable folder.
+        UserError: Invalid options or settings (all, exit code 2), ports in use, or the folder is not writable.
     """
     if options.routers not in (1, 3, 5):
         raise UserError(f"--routers {options.routers}: a Raft group has 1, 3 or 5 members", ExitCode.USAGE)
-    chosen = options.data is None or options.tls_port == 0  # who wants no fixed port wants none at all
+    chosen = options.data is None or options.tls_port == 0  # without a fixed TLS port, no port is fixed
     try:
         ports = _Ports(data, options.named_ports())
         names = [f"router-{index}" for index in range(options.routers)]
@@ -199,7 +201,7 @@ def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> Cluster
 
 
 def _check(plan: ClusterPlan, settings: Sequence[str]) -> None:
-    """Load every tier's configuration once: mistakes are told here, not by each process, and the paths become known."""
+    """Validate every tier's configuration once, so errors are reported once; store the WebSocket paths."""
     lines: list[str] = []
     planned = [*plan.nodes, *([plan.admin] if plan.admin is not None else [])]
     for tier, node in {node.tier: node for node in planned}.items():
@@ -230,7 +232,7 @@ class _Writer:
         self._gossip_seed = f"127.0.0.1:{ports.saved('router-0.gossip', None)}"
 
     def write(self) -> ClusterPlan:
-        """Write everything; returns the plan."""
+        """Write all files; return the plan."""
         self._authority.operator()
         self._authority.operator("admin", "admin")
         self._authority.gateway()
@@ -238,7 +240,7 @@ class _Writer:
         write_roles(self._data / "roles.toml", LOCAL_ROLES)
         nodes = [self._router(name) for name in self._routers]
         nodes += [self._storage(f"storage-{index}") for index in range(self._options.storages)]
-        first = int(self._options.balance)  # the balancer has the ports that were named, the edges those behind them
+        first = int(self._options.balance)  # the balancer has the configured ports, the edges the following ones
         nodes += [self._edge(f"edge-{index}", first + index) for index in range(self._options.edges)]
         if self._options.balance:
             nodes.append(self._balancer())
@@ -259,7 +261,7 @@ class _Writer:
     def _edge(self, name: str, index: int) -> NodePlan:
         options, ports = self._options, self._ports
         server = self._authority.server()
-        # No client certificate is asked for: everybody may connect, and asking makes a handshake a fifth dearer.
+        # Client certificates are not requested: all clients may connect, and requests make handshakes 20 % slower.
         shown = {"certificate": server.certificate, "key": server.key}
         if options.tls_port is not None:
             tls_port = ports.exactly(options.tls_port and options.tls_port + index)
@@ -276,14 +278,14 @@ class _Writer:
         for table in listeners.values():
             table |= {"bind": "127.0.0.1", "allow_anonymous": True, "roles_file": self._data / "roles.toml", **roles}
         room: dict[str, object] = {"user_property_bytes_max": 128 * 1024, "client_id_bytes_max": 65_535}
-        # No limit per address either: all clients of such a cluster come from one.
+        # No limit per address, because all clients of a local cluster have the same address.
         room |= {"session_rate": 0.0, "failed_logins_max": 0, "flapping_ends_max": 0, "listeners": listeners}
         node = self._node(name, "edge", {"edge": room}, link_port=0)
         node.listeners.update({listener: int(str(table["port"])) for listener, table in listeners.items()})
         return node
 
     def _balancer(self) -> NodePlan:
-        """Plan the balancer in front of all edges: each kind of listener under the port that was named."""
+        """Plan the load balancer, whose listeners have the configured ports."""
         options, ports = self._options, self._ports
         tls_port = ports.exactly(options.tls_port) if options.tls_port is not None else ports.preferably(TLS_PORT)
         listeners: dict[str, dict[str, object]] = {"tls": {"port": tls_port}}
@@ -296,7 +298,7 @@ class _Writer:
         return node
 
     def _admin(self) -> NodePlan:
-        """Plan the HTTP service, which comes in with the administrator's certificate."""
+        """Plan the HTTP service, which uses the administrator's certificate."""
         options, ports = self._options, self._ports
         if options.admin_port is not None:
             port = ports.exactly(options.admin_port)
@@ -339,7 +341,7 @@ class _Writer:
             "profile": "local",
             "key_file": self._gossip_key(),
         }
-        port = self._ports.saved(f"{name}.metrics", None)  # a scraper finds it again
+        port = self._ports.saved(f"{name}.metrics", None)  # stable for Prometheus scrapers
         metrics: dict[str, object] = {"port": port, "prepare": False}  # all nodes start at once, on one machine
         document: dict[str, dict[str, object]] = {"node": node, "membership": gossip, "metrics": metrics, **rooms}
         if tier == "admin":

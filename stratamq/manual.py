@@ -1,7 +1,7 @@
-"""Generates what is said twice: settings, log events and rights of certificates in ``docs``, and ``conf/<tier>.toml``.
+"""Generates the reference documents in ``docs`` (settings, log events, certificates) and ``conf/<tier>.toml``.
 
-``python -m stratamq.manual`` writes them, ``--check`` says whether they are current. Text, defaults and bounds come
-from the models; only what the shipped files switch on, against the defaults of ``stratamq up``, is listed here.
+``python -m stratamq.manual`` writes them, ``--check`` reports outdated ones. Text, defaults and bounds come from the
+models; this module lists only the values of shipped files that differ from the defaults.
 """
 
 import sys
@@ -32,7 +32,7 @@ __all__ = ["documents", "main"]
 
 ROOT = Path(__file__).parent.parent
 
-# What the shipped files say differently from the defaults, which are those of a local cluster.
+# Values of the shipped files that differ from the defaults, which are for a local cluster.
 SHIPPED: dict[str, dict[str, str]] = {
     "edge": {
         "node.id": '"edge-0"',
@@ -84,7 +84,7 @@ SHIPPED[ADMIN] = {
     "node.seeds": '["127.0.0.1:7947"]',
     "metrics.port": "9745",
 }
-# Of the room node: what a process without links of others, and without orders, does not read.
+# Settings of section node that a process without incoming links and requests does not use.
 LINKS = ("link_bind", "link_port", "advertise", "weight")
 OF_NODES = {
     BALANCE: ("audit_file", "audit_room_bytes_min", "audit_file_bytes_max", *LINKS),
@@ -102,7 +102,7 @@ tls = true
 certificate = "data/clients/edge-0.pem"
 key = "data/clients/edge-0.key"
 # A client certificate is verified when one is presented; require it with require_client_certificate = true.
-# Clients have an authority of their own: with the nodes' one a start is refused.
+# Clients need their own authority: with the nodes' authority the start fails.
 client_ca = "data/clients/ca.pem"
 backlog = 512
 accept_rate_max = 200.0
@@ -114,7 +114,7 @@ retained_bytes_user_max = 268435456
 roles_file = "conf/roles.toml"
 authenticated_roles = ["device"]
 
-# Plain and anonymous, therefore on loopback only; anonymous clients may do nothing until a role is named here.
+# Plaintext and anonymous, therefore on loopback only; anonymous clients have no permissions without a role.
 [edge.listeners.local]
 bind = "127.0.0.1"
 port = 1883
@@ -143,13 +143,13 @@ roles_file = "conf/roles.toml"
 
 
 BALANCED = """
-# Listeners: one table each; the name is that of the edges' listener behind it. Keys and defaults: docs/settings.md.
+# Listeners: one table each; the name is that of the edges' listener. Keys and defaults: docs/settings.md.
 
 [balance.listeners.tls]
 bind = "0.0.0.0"
 port = 8883
 
-# In clear: CONNECT can be read, so that policy = "sticky" goes by client ID and MQTT 5 clients can be redirected.
+# Plaintext: the balancer reads CONNECT, so policy = "sticky" uses client IDs and MQTT 5 clients can be redirected.
 # [balance.listeners.local]
 # bind = "127.0.0.1"
 # port = 1883
@@ -158,7 +158,7 @@ port = 8883
 
 
 def documents() -> dict[Path, str]:
-    """Return every generated file with its content."""
+    """Return all generated files with their contents."""
     rooms = {**ROOMS, "membership": membership_model()}
     files: dict[Path, str] = {
         ROOT / "docs" / "settings.md": _manual(rooms),
@@ -184,10 +184,10 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
         "",
         "Generated from the models by `python -m stratamq.manual`; do not edit.",
         "",
-        "Defaults < the file given with `--config` < the environment < `--set room.key=value`. In the environment a",
-        "setting is `STRATAMQ_<ROOM>__<KEY>`, a listener's is `STRATAMQ_EDGE__LISTENERS__<NAME>__<KEY>`. Unknown names",
-        "are errors, all of them reported at once, with exit code 2.",
-        "`stratamq config show --effective` tells each value and where it came from.",
+        "Defaults < the file given with `--config` < the environment < `--set section.key=value`. In the environment a",
+        "setting is `STRATAMQ_<SECTION>__<KEY>`, of a listener `STRATAMQ_EDGE__LISTENERS__<NAME>__<KEY>`. Unknown",
+        "names are errors, all of them reported at once, with exit code 2.",
+        "`stratamq config show --effective` shows each value with its source.",
     ]
     for name, model in rooms.items():
         parts += ["", f"## {name}", "", *_table(model)]
@@ -199,15 +199,15 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
         "",
         "## gateway",
         "",
-        "Of `stratamq bridge` (conf/bridge.toml), `stratamq gateway udp` (conf/udp.toml) and `stratamq federate`",
-        "(conf/federate.toml).",
+        "Settings of `stratamq bridge` (conf/bridge.toml), `stratamq gateway udp` (conf/udp.toml) and",
+        "`stratamq federate` (conf/federate.toml).",
         "",
         *_table(GatewaySettings),
     ]
-    parts += ["", "## udp", "", "Of `stratamq gateway udp`.", "", *_table(UdpSettings)]
-    parts += ["", "## federate", "", "Of `stratamq federate`.", "", *_table(FederateSettings)]
+    parts += ["", "## udp", "", "Settings of `stratamq gateway udp`.", "", *_table(UdpSettings)]
+    parts += ["", "## federate", "", "Settings of `stratamq federate`.", "", *_table(FederateSettings)]
     parts += ["", "## federate.policies.<agent>", "", *_table(PolicySettings)]
-    parts += ["", "## bridge.<name>", "", "What every kind has.", "", *_table(BridgeSettings)]
+    parts += ["", "## bridge.<name>", "", "Settings of all kinds.", "", *_table(BridgeSettings)]
     for kind, model in BRIDGE_KINDS.items():
         parts += ["", f'## bridge.<name>, kind = "{kind}"', "", *_table(model, BridgeSettings)]
         for table, inner in nested_tables(model):
@@ -216,7 +216,7 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
 
 
 def _table(model: type[BaseModel], less: type[BaseModel] = BaseModel) -> Iterator[str]:
-    yield "| key | default | bounds | what it is |"
+    yield "| key | default | bounds | description |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
         if name in less.model_fields or name == "kind":
@@ -253,7 +253,7 @@ def _bounds(field: FieldInfo) -> str:
 
 def _toml(tier: str, rooms: dict[str, type[BaseModel]]) -> str:
     lines = [
-        f"# StrataMQ {tier}: every setting with its default (commented out) or with what this file says instead.",
+        f"# StrataMQ {tier}: every setting with its default (commented out) or the value of this example.",
         f"# Start with: stratamq {tier} --config conf/{tier}.toml    Generated by python -m stratamq.manual.",
     ]
     shipped = dict(SHIPPED[tier])
@@ -277,7 +277,7 @@ def _toml(tier: str, rooms: dict[str, type[BaseModel]]) -> str:
 
 
 def main() -> int:
-    """Write the files, or compare with ``--check``."""
+    """Write the files, or compare them with ``--check``."""
     stale = [path for path, text in documents().items() if not path.exists() or path.read_text() != text]
     for path in stale:
         if "--check" in sys.argv:

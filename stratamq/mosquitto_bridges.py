@@ -1,7 +1,6 @@
-"""Bridges of a ``mosquitto.conf`` as our settings: sections ``connection``, and what of them cannot be converted.
+"""Conversion of ``connection`` sections of ``mosquitto.conf`` to bridge settings.
 
-No secret is printed: passwords stay where they are, and a note says into which file they belong. Source:
-mosquitto.conf(5) of version 2.0.
+Secrets are never printed: a note names the file for each password. Source: mosquitto.conf(5) of version 2.0.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from stratamq.toml_text import toml_literal
 __all__ = ["ImportedBridges", "import_mosquitto"]
 
 IGNORED = {
-    "try_private": "the bridge introduces itself as one wherever the protocol has it",
-    "restart_timeout": "delays are 0.1 to 30 s, with jitter",
-    "bridge_attempt_unsubscribe": "a filter that is gone from the file is not unsubscribed",
-    "local_clientid": "client_id is the name at the cluster",
+    "try_private": "the bridge always sets the bridge flag if the protocol supports it",
+    "restart_timeout": "retry delays are 0.1 to 30 s, with jitter",
+    "bridge_attempt_unsubscribe": "filters removed from the file are not unsubscribed",
+    "local_clientid": "client_id is the client ID on the cluster",
 }
 START = {"automatic": "automatic", "once": "once", "lazy": "lazy"}
 
@@ -34,7 +33,7 @@ class _Section:
 
 @dataclass
 class ImportedBridges:
-    """Outcome for a file: TOML, and notes on what could not be converted, with their lines."""
+    """Result of a conversion: TOML, and notes on unsupported options with their lines."""
 
     toml: str = ""
     notes: list[str] = field(default_factory=list)
@@ -44,8 +43,8 @@ def import_mosquitto(text: str, cluster: str) -> ImportedBridges:
     """Convert the ``connection`` sections of a file.
 
     Args:
-        text: Of mosquitto.conf.
-        cluster: Address of an edge; Mosquitto's local side is the broker itself.
+        text: Content of mosquitto.conf.
+        cluster: Address of an edge, which replaces Mosquitto's local side.
     """
     found, sections = ImportedBridges(), list[_Section]()
     for number, line in enumerate(text.splitlines(), 1):
@@ -61,13 +60,13 @@ def import_mosquitto(text: str, cluster: str) -> ImportedBridges:
                 found.notes.append(f"line {number}: {option}: {note}")
     parts = [_toml(section, cluster, found.notes) for section in sections]
     if not sections:
-        found.notes.append("no section `connection`")
+        found.notes.append("no `connection` section found")
     found.toml = "\n".join(parts)
     return found
 
 
 def _take(section: _Section, option: str, value: str) -> str:
-    """Note one option; return why it cannot be converted, "" if it can."""
+    """Convert one option; return the reason if it is unsupported, else ""."""
     remote, bridge = section.remote, section.bridge
     match option:
         case "address" | "addresses":
@@ -112,7 +111,7 @@ def _take(section: _Section, option: str, value: str) -> str:
         case "bridge_keyfile":
             remote["key"], section.secure = value, True
         case _:
-            return IGNORED.get(option, "has no counterpart")
+            return IGNORED.get(option, "is not supported")
     return ""
 
 
@@ -123,7 +122,7 @@ def _toml(section: _Section, cluster: str, notes: list[str]) -> str:
     if not addresses:
         notes.append(f"connection {section.name}: no address")
     if not section.topics:
-        notes.append(f"connection {section.name}: no topic: nothing would cross it")
+        notes.append(f"connection {section.name}: no topic: the bridge would forward no messages")
     topics = tuple(section.topics)
     bridge = {"kind": "mqtt", "cluster": (cluster,), "client_id": name, "topics": topics} | section.bridge
     remote = {"addresses": tuple(addresses), "protocol": "3.1.1"} | section.remote  # Mosquitto's default

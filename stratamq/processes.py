@@ -1,8 +1,8 @@
-"""The processes of a local cluster: start, wait until ready, start again when killed, stop in order.
+"""The processes of a local cluster: start, wait for readiness, restart after a crash, stop in order.
 
-Each child gets two pipes: one on which it says that it is ready, and a lifeline whose end of file tells it that this
-process is gone. Children run in sessions of their own, so that Ctrl-C reaches only this process, which then stops them
-in order: edges, storage, routers.
+Each child has two pipes: it reports readiness on one, and the end of file of the other one (the lifeline) reports the
+end of this process. Children run in their own sessions, so Ctrl-C reaches only this process, which stops them in order:
+edges, storage, routers.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from wire.node.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
 __all__ = ["STOP_TIMEOUTS_S", "Nodes"]
 
-READY_TIMEOUT_S = 60.0  # a large store replays its log
-LAST_WORDS_S = 5.0  # from closing the pipe without a word to the end of the process
+READY_TIMEOUT_S = 60.0  # replaying a large log takes long
+EXIT_GRACE_S = 5.0  # from closing the ready pipe early to the end of the process
 STOP_TIMEOUTS_S = {
     "admin": 1.0,
     "balance": 1.0,
@@ -37,9 +37,9 @@ STOP_TIMEOUTS_S = {
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 STEADY_S = 30.0  # after this long a node counts as recovered
-DAMAGED_RETRY_S = 10.0  # until somebody has moved a damaged folder away
-RESTARTS_MAX = 8  # in a row without recovering; then it stays down
-LOG_BYTES_MAX = 16 * 1024 * 1024  # a longer log file starts anew with the node
+DAMAGED_RETRY_S = 10.0  # retry interval with a damaged folder
+RESTARTS_MAX = 8  # consecutive restarts without recovery, before giving up
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a longer log file is truncated when its node starts
 TAIL_LINES = 12
 
 
@@ -59,11 +59,11 @@ class Nodes:
     """All children of one `stratamq up`.
 
     Args:
-        say: Called with one line for a person.
-        changed: Called when a node became ready or ended, for whoever keeps a record.
-        logs: Folder of log files; None: the children write to our standard error.
-        restart: Start killed nodes again.
-        command: What runs a node, without the two pipes; tests have their own.
+        print_line: Prints one line.
+        changed: Called when a node became ready or ended.
+        logs: Folder of log files; None: the children use our stderr.
+        restart: Restart crashed nodes.
+        command: Returns the command of a node, without the two pipes; replaced in tests.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Nodes:
         plans: tuple[NodePlan, ...],
         settings: tuple[str, ...] = (),
         *,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         changed: Callable[[], None],
         logs: Path | None,
         restart: bool,
@@ -79,7 +79,7 @@ class Nodes:
     ) -> None:
         self._nodes = {plan.name: _Node(plan) for plan in plans}
         self._command = command or partial(_command, settings)
-        self._say = say
+        self._print_line = print_line
         self._changed = changed
         self._logs = logs
         self._restart = restart
@@ -87,7 +87,7 @@ class Nodes:
         self._nursery: trio.Nursery | None = None
 
     def describe(self) -> dict[str, dict[str, object]]:
-        """Return tier, process id and addresses of every node that runs."""
+        """Return tier, process ID and addresses of every running node."""
         return {
             name: {"tier": node.plan.tier, "pid": node.process.pid, "addresses": node.addresses}
             for name, node in self._nodes.items()
@@ -95,10 +95,10 @@ class Nodes:
         }
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start all at once and keep them running until ``stop``; started when all are ready.
+        """Start all nodes and keep them running until ``stop``; reports started when all are ready.
 
         Raises:
-            UserError: A node did not get ready the first time; the others are stopped.
+            UserError: A node failed to become ready; the others were stopped.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -113,9 +113,9 @@ class Nodes:
             self._kill_all()
 
     async def add(self, plan: NodePlan) -> dict[str, Any]:
-        """Start one more process, without which the others go on; return its addresses, none if it did not start."""
+        """Start an optional process; return its addresses, {} if it did not start."""
         node = self._nodes[plan.name] = _Node(plan)
-        assert self._nursery is not None, "the others run first"
+        assert self._nursery is not None, "run() must have started"
         self._nursery.start_soon(self._keep_apart, node)
         await node.ready.wait()
         return node.addresses
@@ -124,11 +124,11 @@ class Nodes:
         try:
             await self._keep(node)
         except UserError as error:
-            self._say(error.message)
+            self._print_line(error.message)
             node.ready.set()
 
     async def stop(self) -> None:
-        """Stop tier by tier, each within a bound, then by force; ``run`` returns afterwards."""
+        """Stop the tiers one after the other, by force after a timeout; ``run`` returns afterwards."""
         self._stopping = True
         for tier, timeout_s in STOP_TIMEOUTS_S.items():
             processes = [n.process for n in self._nodes.values() if n.plan.tier == tier and n.process is not None]
@@ -140,7 +140,7 @@ class Nodes:
                     await process.wait()
             if scope.cancelled_caught:
                 late = [process for process in processes if process.returncode is None]
-                self._say(f"{len(late)} {tier} did not stop within {timeout_s:g} s: killed")
+                self._print_line(f"{len(late)} {tier} did not stop within {timeout_s:g} s: killed")
                 for process in late:
                     process.kill()
 
@@ -165,25 +165,25 @@ class Nodes:
             if trio.current_time() - began > STEADY_S:
                 node.restarts, backoff = 0, BACKOFF_MIN_S
             if not self._restart:
-                self._say(f"{name} {ended}; --no-restart: it stays down")
+                self._print_line(f"{name} {ended}; --no-restart: not restarted")
                 return
             if code == EXIT_DAMAGED:
                 if not node.damaged:
-                    self._say(f"{name} waits for its folder to be repaired. {self._tail(node, 1)}")
+                    self._print_line(f"{name} waits for the repair of its folder. {self._tail(node, 1)}")
                 node.damaged = True
                 await trio.sleep(DAMAGED_RETRY_S)
                 continue
             node.damaged = False
             if code == ExitCode.USAGE or node.restarts >= RESTARTS_MAX:
-                self._say(f"{name} {ended}; it stays down after {node.restarts} restarts. {self._tail(node, 1)}")
+                self._print_line(f"{name} {ended}; giving up after {node.restarts} restarts. {self._tail(node, 1)}")
                 return
             node.restarts += 1
-            self._say(f"{name} {ended}; starting it again")
+            self._print_line(f"{name} {ended}; restarting")
             await trio.sleep(backoff)
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     async def _run_once(self, node: _Node) -> int:
-        """Run one incarnation of a node; returns its exit code, negative for a signal."""
+        """Run one incarnation of a node; return its exit code, negative for a signal."""
         ready_read, ready_write = os.pipe()
         life_read, life_write = os.pipe()
         pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(life_read)]
@@ -219,25 +219,25 @@ class Nodes:
         return process.returncode if process.returncode is not None else -signal.SIGKILL
 
     async def _read_ready(self, node: _Node, descriptor: int) -> None:
-        """Wait for the one line that says ready; a node that neither says it nor ends is killed."""
+        """Wait for the ready line; kill a node that neither reports readiness nor ends."""
         line = b""
         async with trio.lowlevel.FdStream(descriptor) as pipe:
             with trio.move_on_after(READY_TIMEOUT_S) as scope:
                 while not line.endswith(b"\n"):
                     data = await pipe.receive_some(65536)
                     if not data:
-                        await trio.sleep(LAST_WORDS_S)  # it is ending: whoever waits for that cancels this task
+                        await trio.sleep(EXIT_GRACE_S)  # it is ending: the end of the process cancels this task
                         break
                     line += data
         if line.endswith(b"\n"):
             node.addresses = json.loads(line)["addresses"]
-            self._changed()  # first: who reads the line below may look up the new process at once
+            self._changed()  # before the line below: its reader may query the new process
             if node.ready.is_set():
-                self._say(f"{node.plan.name} is ready again")
+                self._print_line(f"{node.plan.name} is ready again")
             node.ready.set()
         elif node.process is not None and not self._stopping:
-            waited = f"after {READY_TIMEOUT_S:g} s" if scope.cancelled_caught else "and never will be"
-            self._say(f"{node.plan.name} is not ready {waited}: killed")
+            waited = f"after {READY_TIMEOUT_S:g} s" if scope.cancelled_caught else "and closed its pipe"
+            self._print_line(f"{node.plan.name} is not ready {waited}: killed")
             node.process.kill()
 
     # -- logs
@@ -279,16 +279,16 @@ def _how_it_ended(code: int) -> str:
     if code == EXIT_RESTART:
         return "was declared dead by the routers"
     if code == EXIT_PUT_ASIDE:
-        return "put its damaged store aside (its log says as what)"
+        return "quarantined its damaged store (see its log)"
     if code < 0:
         return f"was killed ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a child: ours, with this code first on the path wherever we were started.
+    """Return the environment of a child: ours, with this code first on the path.
 
-    What is installed is found anyhow, unless the path of our own environment stands before it.
+    Required only if our PYTHONPATH precedes the installed packages.
     """
     root = str(Path(__file__).parent.parent)
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

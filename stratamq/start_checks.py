@@ -1,7 +1,7 @@
-"""Conditions that keep a node from starting: files open to others, authorities that mix clients and nodes.
+"""Checks at the start of a node: files readable by others, and authorities shared by clients and nodes.
 
-Decides what is looked at for each tier; ``conf/private_files.py`` judges files, ``wire/links/tls.py`` authorities.
-Nodes of `stratamq up` keep their files in one folder that is closed as a whole: theirs are not judged one by one.
+Selects the checks of each tier; ``conf/private_files.py`` checks files, ``wire/links/tls.py`` authorities. Nodes of
+`stratamq up` skip the file checks, because their common folder is private.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ __all__ = ["check_authorities", "check_files", "check_plaintext"]
 
 
 def check_plaintext(config: "NodeConfig") -> None:
-    """Refuse links without TLS where others than this host's users could open one.
+    """Refuse links without TLS on addresses that other hosts can reach.
 
     Raises:
         UserError: Links are plaintext on an address that is not loopback.
@@ -26,8 +26,8 @@ def check_plaintext(config: "NodeConfig") -> None:
     node = config.node
     if node.plaintext_links and not _is_loopback(node.link_bind):
         raise UserError(
-            f"node.plaintext_links on {node.link_bind}: whoever reaches that address is a node; links without TLS "
-            'are for loopback (node.link_bind = "127.0.0.1")'
+            f"node.plaintext_links on {node.link_bind}: any host that reaches the address can act as a node; use links "
+            'without TLS only on loopback (node.link_bind = "127.0.0.1")'
         )
 
 
@@ -39,10 +39,10 @@ def _is_loopback(address: str) -> bool:
 
 
 def check_files(tier: str, config: "NodeConfig") -> None:
-    """Refuse a data folder, store, log, ledger or key that is not this user's alone.
+    """Refuse a data folder, store, log, ledger or key that other users can access.
 
     Raises:
-        UserError: The first one found, and what to do.
+        UserError: The first such file, with the remedy.
     """
     node = config.node
     inside = {"storage": "store", "router": "Raft log", "edge": "file", "balance": "socket", "admin": "audit"}[tier]
@@ -74,10 +74,10 @@ def _keys(tier: str, config: "NodeConfig") -> list[Path]:
 
 
 def check_authorities(tier: str, config: "NodeConfig") -> None:
-    """Refuse a listener whose authority for clients also signs this cluster's nodes.
+    """Refuse a listener whose client authority also signs this cluster's nodes.
 
     Raises:
-        UserError: The two authorities are one, or one of them signed the other.
+        UserError: The authorities are the same, or one signed the other.
     """
     from wire.links.tls import shared_authority
 
@@ -89,6 +89,6 @@ def check_authorities(tier: str, config: "NodeConfig") -> None:
             why = shared_authority(listener.client_ca, node.authority, node.certificate)
             if why:
                 raise UserError(
-                    f"listener {listener.name}: client_ca {listener.client_ca} {why}: clients need an authority of "
-                    "their own (stratamq init makes one)"
+                    f"listener {listener.name}: client_ca {listener.client_ca} {why}: clients need their own authority "
+                    "(`stratamq init` creates one)"
                 )

@@ -1,4 +1,4 @@
-"""Settings as TOML text: literals, and whole documents of rooms (the standard library only reads TOML)."""
+"""Encoding of settings as TOML; the standard library can only decode it."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ __all__ = ["toml_document", "toml_literal"]
 
 
 def toml_literal(value: object) -> str:
-    """Return a value as TOML writes it on one line; None is an empty string."""
+    """Return a value as a TOML literal on one line; None is an empty string."""
     if value is None:
         return '""'
     if isinstance(value, BaseModel):
@@ -27,11 +27,11 @@ def toml_literal(value: object) -> str:
         value = value.plain
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False)  # JSON strings are TOML basic strings
-    raise TypeError(f"no TOML for {type(value).__name__}")
+    raise TypeError(f"cannot encode as TOML: {type(value).__name__}")
 
 
 def toml_document(rooms: Mapping[str, Mapping[str, object]]) -> str:
-    """Return rooms with their keys; a mapping of mappings becomes sub-tables."""
+    """Return sections with their keys; a mapping of mappings becomes sub-tables."""
     lines: list[str] = []
     for room, keys in rooms.items():
         _table(room, keys, lines)

@@ -1,4 +1,4 @@
-"""The version, once."""
+"""The version of StrataMQ."""
 
 __all__ = ["VERSION"]
 

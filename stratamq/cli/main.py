@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from stratamq.foreign_packages import told_of
+from stratamq.foreign_packages import explain_conflict
 
 try:
     from conf.core_dumps import forbid_core_dumps
@@ -20,7 +20,7 @@ try:
     from stratamq.cli.output import printable
     from stratamq.cli.plain_values import read_plainly
 except ImportError as error:
-    raise SystemExit(f"stratamq: {told_of(error)}") from None
+    raise SystemExit(f"stratamq: {explain_conflict(error)}") from None
 
 __all__ = ["ROOMS", "application", "main"]
 
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         return report([error])
     except ImportError as error:
-        return report([UserError(told_of(error))])
+        return report([UserError(explain_conflict(error))])
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()

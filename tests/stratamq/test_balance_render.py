@@ -28,7 +28,7 @@ def test_a_file_is_replaced_on_a_change_alone(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_told_and_the_file_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "edges.conf"
     keep_file(path, "one\n", "false")
-    assert path.read_text() == "one\n" and "`false` ended with exit code 1" in capsys.readouterr().err
+    assert path.read_text() == "one\n" and "`false` failed with exit code 1" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -245,11 +245,11 @@ def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
     shown = stratamq("node", "show", "storage-0", "--data", data, "-o", "json").stdout
     assert json.loads(shown)["tier"] == "storage"
     none = stratamq("node", "show", "storage-7", "--data", data)
-    assert none.returncode == 1 and none.stderr.startswith("stratamq: no node 'storage-7'")
+    assert none.returncode == 1 and none.stderr.startswith("stratamq: unknown node 'storage-7'")
     asked = ("nodes", "list", "--data", data, "--columns", "node,tier")
     assert stratamq(*asked, "--filter", "tier=r*", "-o", "csv").stdout == "node,tier\nrouter-0,router\n"
     cut = stratamq(*asked, "--limit", "1", "-o", "csv")
-    assert len(cut.stdout.splitlines()) == 2 and cut.stderr.startswith("stratamq: 1 of 2 nodes are shown")
+    assert len(cut.stdout.splitlines()) == 2 and cut.stderr.startswith("stratamq: 1 of 2 nodes shown")
     refused = stratamq("ring", "undelegate", "a", "--data", data)  # before it is asked whether it is meant
     assert refused.returncode == 1 and "no delegation" in refused.stderr
     assert stratamq("cluster", "status", "--data", data, "--router", "127.0.0.1:1").returncode == 4
@@ -266,7 +266,7 @@ def test_command_line_names_the_tier_and_a_killed_node_comes_back(
     os.kill(pid, signal.SIGKILL)
     assert process.stdout is not None
     lines = [line for line in iter(process.stdout.readline, "storage-0 is ready again\n") if "storage-0 was" in line]
-    assert lines == ["storage-0 was killed (SIGKILL); starting it again\n"]
+    assert lines == ["storage-0 was killed (SIGKILL); restarting\n"]
     assert running(data)["storage-0"]["pid"] != pid
     assert running(data)["storage-0"]["addresses"]["metrics"] == page
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratamq.foreign_packages import told_of
+from stratamq.foreign_packages import explain_conflict
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,4 +35,4 @@ def test_a_foreign_package_is_named(room: str, words: tuple[str, ...], tmp_path:
 @pytest.mark.parametrize("name", ["conf.nothing", "pyspark", ""])
 def test_what_is_only_missing_stays_an_error(name: str) -> None:
     with pytest.raises(ImportError):
-        told_of(ImportError("no module", name=name or None))
+        explain_conflict(ImportError("no module", name=name or None))

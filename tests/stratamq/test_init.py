@@ -101,7 +101,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"edge/EDGE-0: there is a node of that name already"):
         made.add(["edge/EDGE-0"])
     (folder / "edge-7.toml").touch()
-    with pytest.raises(UserError, match=r"edge-7\.toml is there already: nothing was changed"):
+    with pytest.raises(UserError, match=r"edge-7\.toml already exists"):
         made.add(["edge/edge-7"])
     (folder / "edge-7.toml").unlink()
     (folder / "tls" / "ca.key").rename(tmp_path / "ca.key")
@@ -222,9 +222,9 @@ def test_certificates_of_gateways_are_made_and_nothing_else(tmp_path: Path) -> N
         certificate = load_pem_x509_certificate((tls / f"{name}.pem").read_bytes())
         assert certified_uris(certificate) == [f"stratamq://stratamq/gateway/{name}"]
         assert (tls / f"{name}.key").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(UserError, match=r"bridge-1.pem is there already"):
+    with pytest.raises(UserError, match=r"bridge-1.pem already exists"):
         made.add(["gateway/bridge-1"])
-    with pytest.raises(UserError, match=r"edge-0.pem is there already"):
+    with pytest.raises(UserError, match=r"edge-0.pem already exists"):
         made.add(["gateway/edge-0"])
     with pytest.raises(UserError, match=r"a name has letters"):
         made.add(["gateway/../a"])

@@ -70,13 +70,13 @@ def test_limits_and_columns() -> None:
 @pytest.mark.parametrize(
     ("filters", "columns", "limit", "said"),
     [
-        (["node"], "", 1, "--filter 'node': write key=value"),
-        (["=x"], "", 1, "--filter '=x': write key=value"),
-        ([], "node,,tier", 1, "--columns 'node,,tier': write names"),
-        ([], "", 0, "--limit 0: write 1 to 100000"),
-        ([], "", 10_000_000, "--limit 10000000: write 1 to 100000"),
-        (["colour=red"], "", 1, "no filter key 'colour'; there are node, tier"),
-        ([], "node,colour", 1, "no column 'colour'; there are node, tier"),
+        (["node"], "", 1, "--filter 'node' is invalid"),
+        (["=x"], "", 1, "--filter '=x' is invalid"),
+        ([], "node,,tier", 1, "--columns 'node,,tier' is invalid"),
+        ([], "", 0, "--limit 0 is out of range"),
+        ([], "", 10_000_000, "--limit 10000000 is out of range"),
+        (["colour=red"], "", 1, "unknown filter key 'colour': use one of node, tier"),
+        ([], "node,colour", 1, "unknown column 'colour': use one of node, tier"),
     ],
 )
 def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: str, limit: int, said: str) -> None:
@@ -90,7 +90,7 @@ def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: st
 def test_a_list_that_says_its_columns_refuses_others_before_it_has_rows() -> None:
     """An empty list knows none by its rows."""
     for filters, columns in ((["colour=red"], ""), ([], "colour")):
-        with pytest.raises(UserError, match="'colour'; there are node, tier"):
+        with pytest.raises(UserError, match="'colour': use one of node, tier"):
             wish(filters, columns, 1, everything=False, known=("node", "tier"))
     assert wish(["node=x"], "tier", 1, everything=False, known=("node", "tier")).chosen([]) == ([], 0)
 
@@ -98,7 +98,7 @@ def test_a_list_that_says_its_columns_refuses_others_before_it_has_rows() -> Non
 def test_usage_is_judged_before_a_node_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     """No cluster is needed to be told."""
     assert main(["nodes", "list", "--limit", "0"]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "stratamq: --limit 0: write 1 to 100000, or --all for every row\n"
+    assert capsys.readouterr().err == "stratamq: --limit 0 is out of range: use 1 to 100000, or --all for every row\n"
 
 
 def test_version_has_two_ways(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ async def test_a_list_that_is_cut_says_so_and_goes_on(
     async with cluster.running():
         assert await cluster.command("client", "list", "--limit", "4", "-o", "json") == 0
         page, said = capsys.readouterr()
-        assert said == "stratamq: 4 of about 6 clients are shown: --limit or --all shows more\n"
+        assert said == "stratamq: 4 of about 6 clients shown: --limit or --all shows more\n"
         cursor = json.loads(page)["cursor"]
         assert await cluster.command("client", "list", "-o", "jsonl", "--after", cursor) == 0
         rest = capsys.readouterr()
@@ -113,7 +113,7 @@ async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.C
     async with cluster.running():
         assert await cluster.command("client", "list", "-o", "json") == 3
         page, said = capsys.readouterr()
-        assert said == "stratamq: not complete: edge-0: no answer in 1 s\n"
+        assert said == "stratamq: result is not complete: edge-0: no answer in 1 s\n"
         found = json.loads(page)
         assert len(found["rows"]) == 3 and not found["complete"]
         assert found["partial"] == [{"node": "edge-0", "why": "no answer in 1 s"}]
@@ -259,7 +259,7 @@ async def test_a_list_by_its_greatest_rows_and_by_a_time(
         words = ("--best", "oldest_s", "--limit", "3", "--columns", "client_id", "-o", "csv")
         assert await cluster.command("session", "list", *words) == 0
         shown, said = capsys.readouterr()
-        assert shown.split() == ["client_id", "s2", "s4", "s1"] and "3 of about 5 sessions are shown: --limit" in said
+        assert shown.split() == ["client_id", "s2", "s4", "s1"] and "3 of about 5 sessions shown: --limit" in said
         words = ("--sort", "-connected_at", "--columns", "client_id", "--limit", "4", "-o", "csv")
         assert await cluster.command("client", "list", *words) == 0
         assert capsys.readouterr().out.split()[1:] == ["c0-2", "c0-1", "c0-0", "c1-0"]
@@ -270,8 +270,8 @@ async def test_a_list_by_its_greatest_rows_and_by_a_time(
 BAD = [
     (("--filter", "moon=1"), "no filter key 'moon'"),
     (("--filter", "moon=1"), "keep_alive_s, expiry_s, inflight"),  # it named connected_at_ms, which no row has
-    (("--filter", "connected_at=2026*"), "a time is no filter key; --sort connected_at"),
-    (("--filter", "user"), "write key=value"),
+    (("--filter", "connected_at=2026*"), "times cannot be filtered; sort with --sort connected_at"),
+    (("--filter", "user"), "use key=value"),
     (("--filter", "user=a", "--filter", "user=b"), "has a condition already"),
     (("--columns", "moon"), "no column 'moon'"),
     (("--columns", "moon"), "keep_alive_s, expiry_s, connected_at, inflight"),
@@ -280,9 +280,9 @@ BAD = [
     (("--sort", "moon", "-o", "json"), "no column 'moon'"),
     (("--best", "moon"), "no column 'moon'"),
     (("--best", "queued", "--after", "nonsense"), "leave out --best or the cursor"),
-    (("--limit", "0"), "write 1 to 100000"),
-    (("--limit", "10000000"), "write 1 to 100000"),
-    (("--node", "edge-9"), "no node 'edge-9' in this cluster"),
+    (("--limit", "0"), "use 1 to 100000"),
+    (("--limit", "10000000"), "use 1 to 100000"),
+    (("--node", "edge-9"), "unknown node 'edge-9'"),
     (("--node", "storage-0"), "clients are at edge nodes"),
     (("--after", "nonsense"), "not a cursor"),
     (("--timeout", "31"), "at most 30 s"),
@@ -346,7 +346,7 @@ async def test_who_would_be_kicked_is_said_first(cluster: ScriptedCluster, capsy
     async with cluster.running():
         assert await cluster.command("client", "kick", "--filter", "user=ann") == 2
         said = capsys.readouterr()
-        assert said.out == "6 clients: c0-0, c0-1, c0-2, c1-0, c1-1, c1-2\n" and "say --yes" in said.err
+        assert said.out == "6 clients: c0-0, c0-1, c0-2, c1-0, c1-1, c1-2\n" and "with --yes" in said.err
         assert await cluster.command("client", "kick", "--filter", "user=ann", "--dry-run") == 0
         assert await cluster.command("client", "kick", "--filter", "client_id=x*", "--yes") == 1
         assert await cluster.command("client", "kick", "c1-0", "--filter", "user=ann") == 2

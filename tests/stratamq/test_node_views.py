@@ -171,7 +171,7 @@ async def test_msg_explain_finds_a_message_in_a_queue(
             assert await cluster.command("msg", "explain", *words) == 0
             lines = capsys.readouterr().out.splitlines()
             assert lines[1] == "=> entry 14 in the queue of 'dev7': waits, behind 2 entries that are not acknowledged"
-            assert lines[-1].startswith("lacked: ledgers (not read: ")
+            assert lines[-1].startswith("missing: ledgers (not read: ")
         assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "4") == 0
         assert "entry 12 in the queue of 'dev7': sent and not acknowledged as packet 4" in capsys.readouterr().out
         assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "9") == 0
@@ -192,14 +192,14 @@ BAD = [
     (("route", "show", "a/#"), "is no topic name"),
     (("client", "explain", "c", "--topic", "+"), "is no topic name"),
     (("msg", "explain", "nonsense"), "is no origin"),
-    (("msg", "explain"), "name one of"),
-    (("msg", "explain", ORIGIN, "--client", "c", "--packet", "1"), "name one of"),
-    (("retained", "list", "a#"), "is no topic filter"),
+    (("msg", "explain"), "use one of"),
+    (("msg", "explain", ORIGIN, "--client", "c", "--packet", "1"), "use one of"),
+    (("retained", "list", "a#"), "is not a valid topic filter"),
     (("token", "create", "ci", "--role", "boss"), "one of viewer, operator, admin"),
-    (("token", "create", ""), "wants a name"),
+    (("token", "create", ""), "name is empty"),
     (("client", "list", "-o", "xml"), "-o' / '--output': 'xml' is not one of 'table'"),
-    (("msg", "explain", "--client", "c"), "--client wants --packet"),
-    (("msg", "explain", "--session", "c"), "--session wants --seq"),
+    (("msg", "explain", "--client", "c"), "--client requires --packet"),
+    (("msg", "explain", "--session", "c"), "--session requires --seq"),
 ]
 
 

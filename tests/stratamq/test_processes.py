@@ -40,13 +40,18 @@ class Cluster:
         self.kinds = {f"{kind}-{index}": kind for index, kind in enumerate(kinds)}
         plans = tuple(NodePlan(name, "edge", folder / "none") for name in self.kinds)
         self.nodes = Nodes(
-            plans, say=self._say, changed=self._wake, logs=folder / "logs", restart=restart, command=self._command
+            plans,
+            print_line=self._say,
+            changed=self._wake,
+            logs=folder / "logs",
+            restart=restart,
+            command=self._command,
         )
 
     def _command(self, plan: NodePlan) -> list[str]:
         return [sys.executable, "-c", NODE, self.kinds[plan.name]]
 
-    def _say(self, line: str) -> None:
+    def _add(self, line: str) -> None:
         self.lines.append(line)
         self._wake()
 
@@ -75,7 +80,7 @@ async def test_ready_killed_started_again_and_stopped(tmp_path: Path) -> None:
         first = cluster.pid("good-0")
         os.kill(first, signal.SIGKILL)
         await cluster.until(lambda: "good-0 is ready again" in cluster.lines)
-        assert cluster.lines[0] == "good-0 was killed (SIGKILL); starting it again"
+        assert cluster.lines[0] == "good-0 was killed (SIGKILL); restarting"
         assert cluster.pid("good-0") != first
         pids = [cluster.pid(name) for name in cluster.kinds]
         with trio.fail_after(PATIENCE_S):
@@ -92,7 +97,7 @@ async def test_no_restart(tmp_path: Path) -> None:
         await nursery.start(cluster.nodes.run)
         os.kill(cluster.pid("good-1"), signal.SIGKILL)
         await cluster.until(lambda: bool(cluster.lines))
-        assert cluster.lines == ["good-1 was killed (SIGKILL); --no-restart: it stays down"]
+        assert cluster.lines == ["good-1 was killed (SIGKILL); --no-restart: not restarted"]
         assert list(cluster.nodes.describe()) == ["good-0"]
         await cluster.nodes.stop()
 
