@@ -1,7 +1,7 @@
-"""Histories of a broker as its clients saw it: recorded over plain MQTT, judged against the promises.
+"""Histories of a broker's clients: recorded over MQTT, and checked against the guarantees.
 
-``stratamq record`` runs a workload against any broker and writes a history; ``stratamq check`` looks in one for
-operations that no broker keeping the promises could have answered that way.
+``stratamq record`` runs a workload against any broker and writes a history. ``stratamq check`` finds operations in it
+that no broker with these guarantees can produce.
 """
 
 from stratamq.history.check import check_history, judge

@@ -1,4 +1,4 @@
-"""Judging one history: all checkers, one verdict."""
+"""Runs all checkers on one history and returns one verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_history", "judge"]
 
 
 def check_history(path: Path | str) -> HistoryVerdict:
-    """Read a history file and run every checker on it.
+    """Read a history file and run all checkers on it.
 
     Raises:
         HistoryError: The file is not a history of this version.

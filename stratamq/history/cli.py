@@ -1,8 +1,7 @@
 """``stratamq check`` and ``stratamq record``: histories on the command line.
 
-Exit codes of check: 0 when no promise was seen broken, 1 with findings or when the run was cut short, 2 when the file
-is no history.
-Exit codes of record: 0, or 2 for a wrong option; what the broker did wrong is for check to say.
+Exit codes of check: 0 without findings, 1 with findings or if the run is incomplete, 2 if the file is not a history.
+Exit codes of record: 0, or 2 for an invalid option; check finds the faults of the broker.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def check_command(
     output: Annotated[VerdictFormat, typer.Option("-o", "--output", help="text or json.")] = VerdictFormat.TEXT,
     proofs: Annotated[int, typer.Option(min=0, help="Findings shown per checker, in text.")] = 5,
 ) -> None:
-    """Judge a recorded history against the promises."""
+    """Check a recorded history against the guarantees."""
     try:
         verdict = check_history(history)
     except (HistoryError, OSError) as error:
@@ -59,21 +58,23 @@ def record_command(
         "queue"
     ),
     seconds: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Time of work before the quiet phase.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Decides everything the clients do, but not when they are answered.")] = 1,
-    clients: Annotated[int, typer.Option(min=0, max=2_000, help="0: the workload's own number.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the clients' operations; response times are not determined by it.")
+    ] = 1,
+    clients: Annotated[int, typer.Option(min=0, max=2_000, help="Number of clients; 0: the workload's default.")] = 0,
     drain: Annotated[float, typer.Option(min=0.0, max=600.0, help="Longest quiet phase, in seconds.")] = 20.0,
     protocol: Annotated[int, typer.Option(help="4 for MQTT 3.1.1, 5 for 5.0, 0 for clients of both.")] = 0,
     rate: Annotated[float, typer.Option(min=0.1, max=10_000.0, help="Operations per second and client.")] = 20.0,
 ) -> None:
-    """Run a workload against a broker and write down what its clients saw."""
+    """Run a workload against a broker and record its clients' histories."""
     from stratamq.history.recorder import RecordSettings, parse_address, record
     from stratamq.history.workloads import WORKLOADS
 
     if workload not in WORKLOADS:
-        typer.echo(f"no workload {workload!r}; there are {', '.join(WORKLOADS)}", err=True)
+        typer.echo(f"unknown workload {workload!r}: use one of {', '.join(WORKLOADS)}", err=True)
         raise typer.Exit(2)
     if protocol not in (0, 4, 5):
-        typer.echo(f"protocol {protocol} is none of 0, 4, 5", err=True)
+        typer.echo(f"protocol {protocol} is invalid: use 0, 4 or 5", err=True)
         raise typer.Exit(2)
     try:
         settings = RecordSettings(

@@ -1,6 +1,6 @@
-"""A recording client for programs that run on trio: requests that are waited for, one connection at a time.
+"""A recording client for trio programs: awaitable requests, one connection at a time.
 
-``client_record.py`` says what is sent and written down, ``trio_way.py`` moves the bytes; this file waits.
+``client_record.py`` builds packets and history lines, ``trio_way.py`` transports bytes; this module waits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RecordingClient(ClientRecord):
 
     Args:
         nursery: Runs the task of each connection.
-        addresses: Where to connect; the first one first.
-        on_receive: Called with every message handed over: (client, topic, payload identifier, retain).
+        addresses: Broker addresses; the first one is tried first.
+        on_receive: Called with every delivered message: (client, topic, payload identifier, retain).
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class RecordingClient(ClientRecord):
         self._nursery, self._rng = nursery, rng
         self._addresses, self._address = addresses, 0
         self._on_receive = on_receive
-        self._something_changed = trio.Event()  # replaced whenever it was set
+        self._change = trio.Event()  # replaced whenever it was set
 
     # Requests
 
     async def connect(self, options: ClientOptions | None = None) -> bool:
         """Make one attempt; return whether the broker accepted.
 
-        An older connection of this client is dropped first: one program has one connection. After a failure the next
-        address is tried; after a success any, because a session must be found wherever its client comes back.
+        Drops an older connection of this client first. After a failure the next address is tried; after a success any
+        address, because a session must be found at every edge.
         """
         self.drop()
         if options is not None:
@@ -77,36 +77,36 @@ class RecordingClient(ClientRecord):
         return accepted
 
     async def publish(self, topic: str, payload: str, qos: int, retain: bool = False) -> PendingOperation:
-        """Send when connected and the window has room; return without waiting for the answer."""
+        """Send a message when connected and the window has capacity; return without waiting for the answer."""
         while not (self.has_room if qos else self.connected):
-            await self._something_changed.wait()
+            await self._change.wait()
         return self._publish(topic, payload, qos, retain)
 
     async def outcome(self, pending: PendingOperation) -> OperationPhase:
-        """Wait for the answer: bounded by the end of the connection, or of the run for publishes that are resent."""
+        """Wait for the answer, until the end of the connection, or of the run for publishes that are resent."""
         while pending.phase is None:
-            await self._something_changed.wait()
+            await self._change.wait()
         return pending.phase
 
     async def disconnect(self, reason_code: int = 0) -> None:
-        """Send DISCONNECT and wait for the broker to close, which says that it was read."""
+        """Send DISCONNECT and wait until the broker closes, which proves that it was read."""
         if self.connected:
-            self._say_goodbye(reason_code)
+            self._send_disconnect(reason_code)
             await self._connection.ended.wait()  # bounded by the goodbye timer
 
     async def wait_connected(self) -> None:
-        """Return when there is a connection with CONNACK."""
+        """Wait until a connection has its CONNACK."""
         while not self.connected:
-            await self._something_changed.wait()
+            await self._change.wait()
 
     async def wait_ended(self) -> None:
-        """Return when there is none."""
+        """Wait until there is no connection."""
         while self.connected:
-            await self._something_changed.wait()
+            await self._change.wait()
 
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
         self._on_receive(self, topic, payload, retain)
 
     def _changed(self) -> None:
-        self._something_changed.set()
-        self._something_changed = trio.Event()
+        self._change.set()
+        self._change = trio.Event()

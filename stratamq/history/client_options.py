@@ -1,4 +1,4 @@
-"""How a recording client connects."""
+"""Connection options of a recording client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["ClientOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client connects; a workload changes single fields per CONNECT with ``dataclasses.replace``.
+    """Connection options; a workload changes fields per CONNECT with ``dataclasses.replace``.
 
     Attributes:
-        silence_s: Close when nothing was heard for so long, though PINGREQs were sent three times as often.
-        resend: Keep open publishes for the next connection; without it they become unknown at once.
-        window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
-        heedless: Fill the window whatever Receive Maximum the broker told, as paho does after a reconnect.
-        receive_maximum: Said in CONNECT (MQTT 5) unless it is 0.
+        silence_s: Close after this time without received bytes, with PINGREQs at a third of it.
+        resend: Keep open publishes for the next connection; otherwise they become unknown immediately.
+        window: Limit of in-flight QoS 1 and 2 publishes; the broker's Receive Maximum may lower it.
+        heedless: Ignore the broker's Receive Maximum, as paho does after a reconnect.
+        receive_maximum: Sent in CONNECT (MQTT 5) unless it is 0.
     """
 
     protocol_version: int = 5
@@ -37,7 +37,7 @@ class ClientOptions:
 
     @property
     def expiry_in_force_s(self) -> int:
-        """Session expiry; 3.1.1 knows only "with the connection" (Clean Session) and "never"."""
+        """Session expiry; MQTT 3.1.1 has only 0 (Clean Session) and unlimited."""
         if self.protocol_version == 5:
             return self.session_expiry_interval_s
         return 0 if self.clean_start else NEVER_EXPIRES_S

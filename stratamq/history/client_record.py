@@ -1,10 +1,9 @@
 """Packets of a recording client, and the lines of its history (MQTT 3.1.1 and 5.0, QoS 0 to 2).
 
-Decides everything but how bytes travel and who waits: every request is written to the history before its first byte
-leaves, every answer and message before anything is done about it, so the order of lines is the order of things.
-``mqtt/client_session.py`` decides which messages are sent again and handed over. A ``ClientTransport`` moves the bytes
-of one connection: a trio socket, or a stream of the simulation. One program of a workload is one client, and it has
-one connection at a time.
+Every request is written to the history before its first byte is sent, every answer and message before it is processed,
+so lines are in the order of events. ``mqtt/client_session.py`` decides on resends and deliveries. A ``ClientTransport``
+transports the bytes of one connection: a trio socket, or a stream of the simulation. A program of a workload is one
+client with one connection at a time.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ __all__ = ["ClientOptions", "ClientRecord", "ClientTransport", "PendingOperation
 
 
 class ClientTransport(Protocol):
-    """The way of one connection's bytes, from the attempt to the end; it calls the record's methods that take one."""
+    """The byte transport of one connection from the attempt to the end; it calls the record's transport methods."""
 
     def send(self, data: bytes) -> None:
-        """Send; before the stream is open, do nothing."""
+        """Send bytes; ignored before the stream is open."""
 
     def start(self, timer: Timer) -> None:
-        """Call ``time_passed`` when the timer is due; a former timer runs no longer."""
+        """Call ``time_passed`` when the timer is due; replaces the previous timer."""
 
     def close(self, *, abort: bool) -> None:
-        """Close the stream; with ``abort``, without delivering what was sent."""
+        """Close the stream; with ``abort``, without delivering sent bytes."""
 
 
 @dataclass(slots=True)
 class PendingOperation:
-    """A request; ``phase`` is None while its outcome is awaited."""
+    """A request; ``phase`` is None until its outcome is known."""
 
     operation: int
     kind: Kind
@@ -86,18 +85,18 @@ class ClientRecord:
         self.connection = 0
         self.refused_code = 0
         self.subscribed: set[str] = set()  # filters granted in this session
-        self._way: ClientTransport | None = None  # of the connection, or attempt, that there is
+        self._way: ClientTransport | None = None  # of the current connection or attempt
         self._attempt: PendingOperation | None = None  # its CONNECT
         self._goodbye: PendingOperation | None = None  # DISCONNECT was sent
-        self._told_code: int | None = None  # by the broker's DISCONNECT
-        self._publishes: dict[int, PendingOperation] = {}  # by operation, which is the session's token
+        self._server_code: int | None = None  # from the broker's DISCONNECT
+        self._publishes: dict[int, PendingOperation] = {}  # by operation number, the session's token
         self._requests: dict[int, PendingOperation] = {}  # SUBSCRIBE and UNSUBSCRIBE, by operation
-        self._timer: Timer | None = None  # the one that the way waits for
+        self._timer: Timer | None = None  # the timer of the transport
 
-    # What a program may want to hear.
+    # Notifications, overridden by programs.
 
     def _handed_over(self, topic: str, payload: str, retain: bool) -> None:
-        """A message was written down and belongs to the program."""
+        """A message was recorded and is delivered to the program."""
 
     def _accepted(self) -> None:
         """CONNACK accepted the connection."""
@@ -106,71 +105,71 @@ class ClientRecord:
         """A publish with QoS, a SUBSCRIBE or an UNSUBSCRIBE was answered."""
 
     def _changed(self) -> None:
-        """An outcome is known, the window has more room, or the connection has ended."""
+        """An outcome is known, window capacity is available, or the connection has ended."""
 
     def _closed(self) -> None:
         """The connection, or the attempt, has ended."""
 
-    # What a way says; of another one than the present, nothing is taken.
+    # Calls from a transport; calls from an old transport are ignored.
 
     def is_on(self, way: ClientTransport) -> bool:
-        """Whether this is the way of the present connection, or attempt."""
+        """Return whether this is the transport of the current connection or attempt."""
         return way is self._way
 
     def opened(self, way: ClientTransport) -> None:
-        """Send CONNECT: bytes can travel."""
+        """Send CONNECT, because the stream is open."""
         if way is self._way:
             self.session.opened(self.now(), self._connect_packet())
             self._flush()
 
     def arrived(self, way: ClientTransport, data: bytes) -> None:
-        """Take bytes of the broker."""
+        """Process bytes from the broker."""
         if way is self._way:
             self.session.handle(self.now(), data)
             self._take_events()
 
     def time_passed(self, way: ClientTransport) -> None:
-        """Note that the timer is due."""
+        """Process the due timer."""
         if way is self._way:
             self.session.handle(self.now())
             self._take_events()
 
     def lost(self, way: ClientTransport, reason: str = "peer", *, in_order: bool = False) -> None:
-        """Note the end of the stream, or that it was not opened ("refused").
+        """Record the end of the stream, or that it was not opened ("refused").
 
         Args:
-            way: Whose.
+            way: The transport of the stream.
             reason: "peer" or "refused".
-            in_order: The broker closed, and all that it had sent was read.
+            in_order: The broker closed the stream, and all its bytes were read.
         """
         if way is self._way:
             self._close(reason, in_order=in_order)
 
-    # Requests. None of them does anything between its invoke line and its bytes.
+    # Requests. Each sends its bytes immediately after its invoke line.
 
     @property
     def connected(self) -> bool:
-        """Whether requests may be sent."""
+        """Return whether requests may be sent."""
         return self.session.state is ClientState.CONNECTED
 
     @property
     def has_room(self) -> bool:
-        """Whether a QoS 1 or 2 message may be sent now."""
+        """Return whether a QoS 1 or 2 message may be sent now."""
         return self.session.has_room
 
     def begin_read(self, topic: str) -> PendingOperation:
-        """Write down that the retained value of a topic is being read."""
+        """Record the start of a read of a topic's retained value."""
         return self._invoke(Kind.READ, topic=topic)
 
     def end_read(self, reading: PendingOperation, phase: OperationPhase, payload: str) -> None:
-        """Write down which value was read, on the connection on which it began."""
+        """Record the value of a read, on the connection of its start."""
         self._complete(reading, phase, payload=payload)
 
     def _begin(self, target: str, way: ClientTransport) -> PendingOperation:
-        """Write the attempt at a connection down; there is no other one."""
+        """Record a connection attempt; there is no other connection."""
         self._way = way
         self.connection = self.writer.next_connection()
-        self._told_code = None
+        self._server_code = None
         options = self.options
         self._attempt = self._invoke(
             Kind.CONNECT,
@@ -188,7 +187,7 @@ class ClientRecord:
         return self._attempt
 
     def _publish(self, topic: str, payload: str, qos: int, retain: bool) -> PendingOperation:
-        """Send a message; the caller has seen that there is room."""
+        """Send a message; the caller has checked ``has_room``."""
         packet = Publish(topic, make_payload(payload), qos, retain)
         if qos:
             packet.packet_identifier = self.session.next_identifier()
@@ -232,19 +231,19 @@ class ClientRecord:
         self._flush()
         return pending
 
-    def _say_goodbye(self, reason_code: int) -> None:
-        """Send DISCONNECT; the broker's close, or a timer, ends the connection."""
+    def _send_disconnect(self, reason_code: int) -> None:
+        """Send DISCONNECT; the broker's close or a timer ends the connection."""
         self._goodbye = self._invoke(Kind.DISCONNECT, reason_code=reason_code)
         self.session.disconnect(self.now(), reason_code)
         self._flush()
         self._changed()
 
     def drop(self) -> None:
-        """Cut the connection without DISCONNECT."""
+        """Close the connection without DISCONNECT."""
         self._close("local")
 
     def give_up(self) -> None:
-        """Write open publishes down as unknown: the run is over."""
+        """Record open publishes as unknown at the end of the run."""
         self.drop()
         self._forgotten(self.session.forget())
 
@@ -262,7 +261,7 @@ class ClientRecord:
         self._changed()
 
     def _flush(self) -> None:
-        """Send what the session has to send, and start to wait for its timer."""
+        """Send the session's output, and start its timer."""
         for data in self.session.take_output():
             if self._way is not None:
                 self._way.send(data)
@@ -289,7 +288,7 @@ class ClientRecord:
             case RequestAnswered(operation, packet):
                 self._request_answered(self._requests.pop(operation), packet.reason_codes)
             case ServerDisconnect(packet):
-                self._told_code = packet.reason_code
+                self._server_code = packet.reason_code
             case MustClose(reason):
                 self._close(reason)
 
@@ -307,7 +306,7 @@ class ClientRecord:
 
     def _received(self, packet: Publish) -> None:
         payload, whole = read_payload(packet.payload)
-        hand_over = self.session.acknowledge(packet)  # its bytes leave with the next ``_flush``
+        hand_over = self.session.acknowledge(packet)  # sent by the next ``_flush``
         self._event(
             Kind.RECEIVE,
             topic=packet.topic_name,
@@ -334,11 +333,11 @@ class ClientRecord:
         self._answered(pending.kind, phase)
 
     def _close(self, reason: str, *, in_order: bool = False) -> None:
-        """Close the connection, write its end down and what it leaves unanswered; without one, do nothing.
+        """Close the connection; record its end and its unanswered operations. Without a connection, return.
 
         Args:
             reason: "local", "peer", "silent", "refused" or "protocol".
-            in_order: The broker closed, and all that it had sent was read.
+            in_order: The broker closed the stream, and all its bytes were read.
         """
         way, attempt, goodbye = self._way, self._attempt, self._goodbye
         if way is None or attempt is None:
@@ -348,12 +347,12 @@ class ClientRecord:
         sent = self.session.state is not ClientState.OPENING
         unanswered = self.session.closed()
         self._attempt = self._goodbye = self._timer = None
-        if attempt.phase is None:  # without a byte on the wire it has surely not happened
+        if attempt.phase is None:  # without a sent byte it certainly did not happen
             self._complete(attempt, OperationPhase.UNKNOWN if sent else OperationPhase.FAIL, reason=reason)
         elif goodbye is not None:
             self._complete(goodbye, OperationPhase.OK if in_order else OperationPhase.UNKNOWN)
         elif attempt.phase is OperationPhase.OK:
-            self._event(Kind.CLOSE, reason=reason, reason_code=self._told_code)
+            self._event(Kind.CLOSE, reason=reason, reason_code=self._server_code)
         for operation in unanswered:
             self._complete(self._requests.pop(operation), OperationPhase.UNKNOWN)
         if not self.options.resend:
@@ -394,7 +393,7 @@ class ClientRecord:
         return PendingOperation(self.writer.invoke(self.now_ns(), kind, **who, **fields), kind, who)
 
     def _complete(self, pending: PendingOperation, phase: OperationPhase, **fields: Any) -> None:
-        """Write the outcome; a resent publish is answered on a later connection than it was invoked on."""
+        """Record the outcome; a resent publish is answered on a later connection than its invoke."""
         who = pending.fields
         if pending.kind is Kind.PUBLISH and phase is not OperationPhase.UNKNOWN:
             who = {**who, "connection": self.connection}

@@ -1,6 +1,6 @@
-"""A history read back: operations joined from their lines, and connections from their operations.
+"""A parsed history: operations joined from their lines, and connections joined from operations.
 
-Decides what counts as a whole history and what is refused. Judges nothing: that is for ``checkers/``.
+Validates histories; ``checkers/`` check the guarantees.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from stratamq.history.operations import FORMAT_NAME, FORMAT_VERSION, Header, HistoryRecord, Kind, OperationPhase
 
-FOREVER_NS: Final = 2**62  # later than any record: the end of an operation that was never answered
+FOREVER_NS: Final = 2**62  # later than any record: end of an operation without an answer
 EVENT_KINDS: Final = frozenset(
     {
         Kind.RECEIVE,
@@ -45,12 +45,12 @@ __all__ = [
 
 
 class HistoryError(Exception):
-    """The file is not a history that this version can judge."""
+    """The file is not a history of this version."""
 
 
 @dataclass(slots=True)
 class ClientOperation:
-    """One invoke line with what is known of its outcome."""
+    """One invoke line with its outcome."""
 
     invoke: HistoryRecord
     completion: HistoryRecord | None = None
@@ -63,40 +63,40 @@ class ClientOperation:
 
     @property
     def ok(self) -> bool:
-        """Whether it completed with success."""
+        """Whether the operation succeeded."""
         return self.phase is OperationPhase.OK
 
     @property
     def started_ns(self) -> int:
-        """When it was invoked, ns."""
+        """Invoke time, ns."""
         return self.invoke.time_ns
 
     @property
     def ended_ns(self) -> int:
-        """When the answer was read; FOREVER_NS when there was none, as it may take effect at any later time."""
+        """Answer time, ns; FOREVER_NS without one, because the operation may take effect later."""
         if self.completion is None or self.completion.phase is OperationPhase.UNKNOWN:
             return FOREVER_NS
         return self.completion.time_ns
 
     @property
     def may_have_happened(self) -> bool:
-        """False only for a refusal of something sent once: an earlier copy may have been accepted."""
+        """False only for a refused operation that was sent once: an earlier copy may have been accepted."""
         return self.phase is not OperationPhase.FAIL or bool(self.resends)
 
     @property
     def proof(self) -> list[HistoryRecord]:
-        """Its records: the invocation, and the completion if there is one."""
+        """The records of the operation: invocation, and completion if it exists."""
         return [self.invoke] if self.completion is None else [self.invoke, self.completion]
 
 
 @dataclass(slots=True)
 class ClientConnection:
-    """One CONNECT and what became of it."""
+    """One CONNECT and its connection."""
 
     connect: ClientOperation
     disconnect: ClientOperation | None = None
     close: HistoryRecord | None = None
-    last_heard_ns: int = 0  # last line that proves that the broker still served this connection
+    last_seen_ns: int = 0  # time of the last line that proves that the broker served this connection
 
     @property
     def number(self) -> int:
@@ -110,12 +110,12 @@ class ClientConnection:
 
     @property
     def durable(self) -> bool:
-        """Whether CONNECT asked for a session that outlives the connection."""
+        """Whether CONNECT requested a session that outlives the connection."""
         return self.connect.invoke.session_expiry_interval_s > 0
 
     @property
     def ended_ns(self) -> int:
-        """When the client knew that the connection was over; FOREVER_NS while it is open."""
+        """Time at which the client detected the end of the connection; FOREVER_NS while it is open."""
         ends = [self.close.time_ns] if self.close is not None else []
         if self.disconnect is not None:
             ends.append(self.disconnect.started_ns)
@@ -123,7 +123,7 @@ class ClientConnection:
 
 
 class RunHistory:
-    """All records of one run, with the indexes that checkers share."""
+    """All records of one run, with indexes for checkers."""
 
     def __init__(self, header: Header, records: Iterable[HistoryRecord], truncated: bool = False) -> None:
         self.header = header
@@ -137,16 +137,16 @@ class RunHistory:
             self._add(record)
 
     def of_kind(self, kind: Kind) -> Iterator[ClientOperation]:
-        """Yield operations of one kind in the order in which they were invoked."""
+        """Yield operations of one kind in the order of invocation."""
         return (operation for operation in self.operations.values() if operation.invoke.kind is kind)
 
     def setting(self, name: str, default: float) -> float:
-        """Return a number from the header, or the default where it has none."""
+        """Return a number from the header, or the default if it is missing."""
         return self.header.settings.get(name, default)
 
     @cached_property
     def publishes(self) -> dict[str, ClientOperation]:
-        """Publish operations by payload identifier; empty payloads (retained clears) are left out."""
+        """Publish operations by payload identifier, without empty payloads (retained clears)."""
         return {op.invoke.payload: op for op in self.of_kind(Kind.PUBLISH) if op.invoke.payload}
 
     @cached_property
@@ -159,7 +159,7 @@ class RunHistory:
 
     @cached_property
     def received_by(self) -> dict[str, dict[str, list[HistoryRecord]]]:
-        """Handed-over messages: client identifier -> payload identifier -> receives in order of time."""
+        """Delivered messages: client identifier -> payload identifier -> receives in order of time."""
         found: dict[str, dict[str, list[HistoryRecord]]] = defaultdict(lambda: defaultdict(list))
         for record in self.receives:
             if record.handed_over and record.payload:
@@ -168,13 +168,13 @@ class RunHistory:
 
     @cached_property
     def drained_ns(self) -> int | None:
-        """When the quiet phase had ended; None when the run was cut short, and nothing can be called lost."""
+        """End of the quiet phase, ns; None if the run is incomplete, so loss cannot be checked."""
         ends = [mark.time_ns for mark in self.marks if mark.kind is Kind.DRAINED]
         return ends[-1] if ends else None
 
     @cached_property
     def quiet_ns(self) -> int | None:
-        """Beginning of the last quiet phase, ns; None without one."""
+        """Start of the last quiet phase, ns; None without one."""
         starts = [mark.time_ns for mark in self.marks if mark.kind is Kind.QUIET]
         return starts[-1] if starts else None
 
@@ -184,7 +184,7 @@ class RunHistory:
         return self.records[-1].time_ns if self.records else 0
 
     def online_at_end(self, client_id: str) -> bool:
-        """Whether the client had an open connection when the quiet phase ended: it could have been delivered to."""
+        """Return whether the client had an open connection at the end of the quiet phase."""
         drained_ns = self.drained_ns
         return drained_ns is not None and any(
             connection.connect.ok and connection.connect.ended_ns <= drained_ns <= connection.ended_ns
@@ -197,7 +197,7 @@ class RunHistory:
             self._add_invoke(record, connection)
             return
         if connection is not None and record.phase is not OperationPhase.UNKNOWN and record.kind is not Kind.CLOSE:
-            connection.last_heard_ns = record.time_ns
+            connection.last_seen_ns = record.time_ns
         if record.phase is OperationPhase.EVENT:
             self._add_event(record, connection)
             return
@@ -237,17 +237,17 @@ class RunHistory:
 def read_history(path: Path) -> RunHistory:
     """Read a history file.
 
-    A last line without its newline is dropped: the recorder was killed while it wrote.
+    Drops a last line without newline, because the recorder was killed while it wrote it.
 
     Raises:
-        HistoryError: Not a history, another version, or lines that contradict each other.
+        HistoryError: Not a history, another version, or inconsistent lines.
         OSError: The file cannot be read.
     """
     return parse_history(path.read_bytes())
 
 
 def parse_history(data: bytes) -> RunHistory:
-    """Read a history from the bytes of its file; see ``read_history``."""
+    """Parse a history from bytes; see ``read_history``."""
     lines = data.split(b"\n")
     truncated = bool(lines[-1])
     lines.pop()

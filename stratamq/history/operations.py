@@ -1,11 +1,10 @@
-"""The history format: what clients of a broker asked, and what they heard, as JSON lines.
+"""The history format: requests and received packets of a broker's clients, as JSON lines.
 
-Decides the words of a history and how they are written; what they mean together is in ``history.py``, what
-they prove in ``checkers/``. The first line is a ``Header``, every other line a ``HistoryRecord``. An operation is an
-``invoke`` line and at most one completion line with the same operation number: ``ok`` (the broker said yes),
-``fail`` (the broker said no) or ``unknown`` (the connection ended first). Unknown is never counted as failure:
-the operation may have happened, may not have, and may still happen. Received messages, ends of connections
-and marks of the harness (kill, quiet, ...) are single ``event`` lines.
+Defines the records; ``history.py`` joins them and ``checkers/`` check them. The first line is a ``Header``, every other
+line a ``HistoryRecord``. An operation is an ``invoke`` line and at most one completion line with the same operation
+number: ``ok`` (the broker accepted), ``fail`` (the broker refused) or ``unknown`` (the connection ended first). Unknown
+is not failure: the operation may have happened, or may still happen. Received messages, ends of connections and marks
+of the harness (kill, quiet, ...) are single ``event`` lines.
 
 Sources: the operation model is that of Jepsen histories; packet words are those of MQTT 5.0 section 2.
 """
@@ -19,48 +18,48 @@ import msgspec
 
 FORMAT_NAME: Final = "stratamq-history"
 FORMAT_VERSION: Final = 1
-NEVER_EXPIRES_S: Final = 0xFFFF_FFFF  # Session Expiry Interval without an end (MQTT 5.0 section 3.1.2.11.2)
+NEVER_EXPIRES_S: Final = 0xFFFF_FFFF  # unlimited Session Expiry Interval (MQTT 5.0 section 3.1.2.11.2)
 
 __all__ = ["FORMAT_NAME", "FORMAT_VERSION", "NEVER_EXPIRES_S", "Header", "HistoryRecord", "Kind", "OperationPhase"]
 
 
 class OperationPhase(enum.StrEnum):
-    """Where in the life of an operation a line stands."""
+    """Phase of an operation that a line records."""
 
     INVOKE = "invoke"  # written before the first byte leaves
     OK = "ok"  # CONNACK, SUBACK, UNSUBACK, PUBACK or PUBREC with a success code was read
     FAIL = "fail"  # the same with an error code: the operation has not happened
-    UNKNOWN = "unknown"  # no answer will come any more
-    EVENT = "event"  # has no second half
+    UNKNOWN = "unknown"  # no answer is possible
+    EVENT = "event"  # has no completion line
 
 
 class Kind(enum.StrEnum):
     """Subject of a line; the second group are events."""
 
     CONNECT = "connect"
-    DISCONNECT = "disconnect"  # ok: the broker closed the connection in order after reading it
+    DISCONNECT = "disconnect"  # ok: the broker read it and closed the connection
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
-    PUBLISH = "publish"  # ok of QoS 0 says only that the bytes were handed to the network
-    READ = "read"  # the retained value of one topic; ok carries it, payload "" for none
+    PUBLISH = "publish"  # ok of QoS 0 means only that the bytes were sent
+    READ = "read"  # a read of a topic's retained value; ok has the value, payload "" for none
 
     RECEIVE = "receive"
-    RESEND = "resend"  # the publish of this operation went out again, on this connection
-    CLOSE = "close"  # the connection ended without DISCONNECT from us; reason says who ended it
+    RESEND = "resend"  # the publish of this operation was resent on this connection
+    CLOSE = "close"  # the connection ended without our DISCONNECT; reason names the cause
     KILL = "kill"
     RESTART = "restart"
-    FAULT = "fault"  # any other fault began; reason names it
+    FAULT = "fault"  # start of another fault, named by reason
     HEAL = "heal"
-    DROPPED = "dropped"  # the broker's own counter of policy drops for client_id: count, reason
-    QUIET = "quiet"  # no faults and no new work from here on
-    DRAINED = "drained"  # the quiet phase is over: what has not arrived by now will not arrive
+    DROPPED = "dropped"  # the broker's counter of drops for client_id: count, reason
+    QUIET = "quiet"  # no faults and no new operations after this
+    DRAINED = "drained"  # end of the quiet phase: undelivered messages are missing
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """First line of a history.
 
     Attributes:
-        settings: What the checkers need to know of the run: keep_alive_s, detection_s, unavailability_limit_s.
+        settings: Parameters for checkers: keep_alive_s, detection_s, unavailability_limit_s.
         broker: Addresses as given on the command line.
         software: Name and version of the broker, as far as known.
     """
@@ -75,17 +74,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class HistoryRecord(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line. Only the fields that the kind needs are written.
+    """One line, with only the fields of its kind.
 
     Attributes:
         time_ns: Monotonic clock of the recorder; comparable only within one history.
-        operation: Joins the lines of one operation; 0 for events that belong to none.
+        operation: Joins the lines of one operation; 0 for events without an operation.
         process: One logical client program. Several may use one client identifier.
         connection: Connect number, unique in the history, ascending in the order of the CONNECTs.
         payload: The unique identifier inside the payload, not the payload; "" for an empty payload.
         handed_over: False for a QoS 2 PUBLISH that repeats a packet identifier not yet released.
-        damaged: The payload's checksum was wrong.
-        target: Address of a CONNECT; what a mark is about.
+        damaged: The payload's checksum is wrong.
+        target: Address of a CONNECT; subject of a mark.
         line: Line number in the file; set by the reader.
     """
 

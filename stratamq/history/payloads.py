@@ -1,7 +1,7 @@
-"""Payloads that say who they are and whether they arrived whole.
+"""Payloads with an identifier and a checksum.
 
-``identifier|CRC-32 in hex|filler``: the checksum covers the identifier and the filler, so altered bytes are found
-without keeping what was sent (R3).
+``identifier|CRC-32 in hex|filler``: the checksum covers identifier and filler, so altered bytes are detected without
+stored copies (R3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def make_payload(identifier: str, filler_bytes: int = 0) -> bytes:
 
 
 def read_payload(payload: bytes) -> tuple[str, bool]:
-    """Return (identifier, whole); of a payload that is not ours, its first bytes as text and False."""
+    """Return (identifier, intact); for a foreign payload its first bytes as text and False."""
     if not payload:
         return "", True
     parts = payload.split(b"|", 2)

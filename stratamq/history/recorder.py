@@ -1,7 +1,7 @@
-"""``stratamq record``: one workload against any broker, from first CONNECT to the end of the quiet phase.
+"""``stratamq record``: one workload against any broker, from the first CONNECT to the end of the quiet phase.
 
-Decides the phases of a recording. What the clients do is in ``workloads/``; who breaks the broker meanwhile is the
-caller's business (``faults``), and so is judging what was written.
+Runs the phases of a recording. ``workloads/`` define the operations, the caller injects faults (``faults``), and
+checkers examine the result.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["RecordSettings", "parse_address", "record"]
 
 
 def parse_address(text: str) -> Address:
-    """Read HOST:PORT or [IPv6]:PORT.
+    """Parse HOST:PORT or [IPv6]:PORT.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text has neither form.
     """
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 65_536:
@@ -33,8 +33,8 @@ async def record(settings: RecordSettings, sink: ByteSink, faults: Faults | None
     """Run one workload and write its history; return one line of summary.
 
     Args:
-        faults: Runs beside the work, marks in the history what it does, and heals everything before it returns; the
-            work goes on until then, if that is later than its time.
+        faults: Injects faults during the work, marks them in the history, and reverts them before it returns; the work
+            phase lasts at least until then.
     """
     writer = HistoryWriter(sink, _header(settings))
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""A verdict in words, and as plain data for JSON."""
+"""A verdict as text, and as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HIDDEN = frozenset({"time_ns", "phase", "kind", "line"})
 
 
 def as_text(verdict: HistoryVerdict, findings_max: int) -> str:
-    """Return a page for people: one line per checker, then the first findings of each with their proof."""
+    """Return a text: one line per checker, then the first findings of each with their proof."""
     header = verdict.header
     lines = [f"{header.workload}, seed {header.seed}, {', '.join(header.broker)}: {verdict.records} records"]
     for report in verdict.reports.values():
@@ -29,13 +29,13 @@ def as_text(verdict: HistoryVerdict, findings_max: int) -> str:
         if report.found > findings_max:
             lines.append(f"    ... and {report.found - min(findings_max, len(report.findings))} more")
     if not verdict.complete:
-        lines.append("INCOMPLETE: the run did not get through its quiet phase; nothing is said about loss")
+        lines.append("INCOMPLETE: the run did not complete its quiet phase; loss was not checked")
     lines.append("clean" if verdict.clean else "NOT CLEAN")
     return "\n".join(lines)
 
 
 def to_builtins(verdict: HistoryVerdict) -> dict[str, Any]:
-    """Return the verdict as what JSON knows."""
+    """Return the verdict as JSON types."""
     return {
         "clean": verdict.clean,
         "complete": verdict.complete,

@@ -1,8 +1,8 @@
-"""State that the clients of one recording share: seed, clock, history, phases, messages still on their way.
+"""Shared state of a recording's clients: seed, clock, history, phases, outstanding messages.
 
-A run has three phases: work, until the time is up; quiet, in which clients reconnect and nothing new is sent; and the
-end, when nothing is on its way any more or the quiet phase has lasted as long as it may. Which deliveries are
-outstanding is only a reason to wait, never a verdict: that is for the checkers.
+A run has three phases: work, until its time has elapsed; quiet, in which clients reconnect without new operations; and
+the end, when no message is outstanding or the quiet phase reaches its limit. Outstanding deliveries only delay the end;
+the checkers decide about loss.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from stratamq.history.client import Address, ClientOptions, PendingOperation, Re
 from stratamq.history.operations import Kind, OperationPhase
 from stratamq.history.writer import HistoryWriter
 
-BACKOFF_S = (0.02, 0.25)  # between attempts to connect: quick, since what is measured is the broker's absence
-IDLE_S = 0.5  # without a receive, once everything expected is there, before the quiet phase ends
+BACKOFF_S = (0.02, 0.25)  # between connection attempts; short, to measure the broker's downtime
+IDLE_S = 0.5  # without a receive, after all expected messages, before the quiet phase ends
 
 __all__ = ["BACKOFF_S", "RecordSettings", "Run"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """One recording as asked for on the command line.
+    """The options of one recording.
 
     Attributes:
-        clients: Programs in the run; 0 for the workload's own number.
-        operations_per_s: Aim of each publishing program.
-        prepare_s: Longest wait for the first connections and subscriptions; then the work begins without them.
+        clients: Number of programs; 0 for the workload's default.
+        operations_per_s: Target rate of each publishing program.
+        prepare_s: Longest wait for the first connections and subscriptions; then the work starts without them.
         protocol_version: 4 or 5 for all clients; 0 for both, mixed.
-        detection_s: Time in which the broker has surely noticed the end of a connection; for the checkers.
+        detection_s: Time in which the broker certainly detects the end of a connection; for the checkers.
     """
 
     brokers: tuple[Address, ...]
@@ -50,7 +50,7 @@ class RecordSettings:
 
 
 class Run:
-    """Hand out clients and randomness, and know when to stop."""
+    """Creates clients and random generators, and tracks outstanding deliveries."""
 
     def __init__(self, settings: RecordSettings, writer: HistoryWriter, nursery: trio.Nursery) -> None:
         self.settings, self.writer, self.nursery = settings, writer, nursery
@@ -58,8 +58,8 @@ class Run:
         self.working = True
         self.quiet = trio.Event()
         self._origin_ns = time.monotonic_ns()
-        self._expected: dict[str, set[str]] = {}  # payload identifier -> clients it is on its way to
-        self._delivered: dict[str, trio.Event] = {}  # set when a payload is expected by nobody any more
+        self._expected: dict[str, set[str]] = {}  # payload identifier -> clients that must still receive it
+        self._delivered: dict[str, trio.Event] = {}  # set when no client expects the payload
         self._ready: dict[RecordingClient, trio.Event] = {}  # clients that stay connected: subscribed at least once
         self._away_until: dict[RecordingClient, float] = {}
         self._latest_receive_ns = 0
@@ -70,15 +70,15 @@ class Run:
         return time.monotonic_ns() - self._origin_ns
 
     def rng(self, name: str) -> random.Random:
-        """Return the randomness of one program; the same for one seed and name, whatever the others do."""
+        """Return the random generator of one program, determined by seed and name."""
         return random.Random(f"{self.settings.seed}/{name}")
 
     def client(self, process: str, options: ClientOptions, client_id: str = "") -> RecordingClient:
-        """Return a new client; its identifier is unique to the seed so that runs on one broker do not meet."""
+        """Return a new client; its identifier contains the seed, so runs on one broker do not collide."""
         if self.settings.protocol_version:
             options = replace(options, protocol_version=self.settings.protocol_version)
         brokers = self.settings.brokers
-        first = (self.settings.seed + len(self.clients)) % len(brokers)  # spread evenly, not by luck
+        first = (self.settings.seed + len(self.clients)) % len(brokers)  # even distribution
         client = RecordingClient(
             self.nursery,
             self.writer,
@@ -94,7 +94,7 @@ class Run:
         return client
 
     def name(self, text: str) -> str:
-        """Return a client identifier or topic level that belongs to this run alone."""
+        """Return a client identifier or topic level that is unique to this run."""
         return f"{self.settings.workload}{self.settings.seed}-{text}"
 
     def start_member(self, client: RecordingClient, filters: dict[str, int]) -> None:
@@ -103,17 +103,17 @@ class Run:
         self.nursery.start_soon(self._stay_connected, client, filters)
 
     def stay_away(self, client: RecordingClient, seconds: float) -> None:
-        """Keep a member that was just disconnected from coming back for so long: its queue is then the broker's."""
+        """Prevent a disconnected member from reconnecting for a time, so that its messages are queued."""
         self._away_until[client] = trio.current_time() + seconds
 
     async def members_ready(self) -> None:
-        """Wait until all members have been connected and subscribed once; not for ever: the broker may be ill."""
+        """Wait until all members have been connected and subscribed once, or until a timeout."""
         with trio.move_on_after(self.settings.prepare_s):
             for ready in self._ready.values():
                 await ready.wait()
 
     async def subscribe_all(self, client: RecordingClient, filters: dict[str, int]) -> bool:
-        """Subscribe to each filter in turn; return whether all were granted."""
+        """Subscribe to all filters; return whether all were granted."""
         for topic_filter, qos in sorted(filters.items()):
             pending = client.subscribe(topic_filter, qos)
             if pending is None or await client.outcome(pending) is not OperationPhase.OK:
@@ -136,7 +136,7 @@ class Run:
             if not client.options.expiry_in_force_s:  # the session ended with the connection
                 self._abandon_client(client.client_id)
 
-    # Deliveries on their way
+    # Outstanding deliveries
 
     async def publish(
         self,
@@ -147,13 +147,13 @@ class Run:
         receivers: set[str],
         retain: bool = False,
     ) -> PendingOperation:
-        """Publish when there is room; the receivers (client identifiers) are waited for once it is accepted."""
+        """Publish when the window has capacity; once accepted, its receivers (client identifiers) are expected."""
         if qos and receivers:
             self._expected[payload] = set(receivers)
             self._delivered[payload] = trio.Event()
         try:
             pending = await client.publish(topic, payload, qos, retain)
-        except trio.Cancelled:  # while it waited for room: it was never sent
+        except trio.Cancelled:  # while it waited for window capacity: it was never sent
             self.abandon(payload)
             raise
         if qos:
@@ -161,7 +161,7 @@ class Run:
         return pending
 
     async def delivered(self, payload: str, timeout_s: float) -> bool:
-        """Wait until every receiver of a publish was handed it, or it was not accepted; False when time is up."""
+        """Wait until every receiver got the message, or it was not accepted; False after a timeout."""
         event = self._delivered.get(payload)
         with trio.move_on_after(timeout_s):
             if event is not None:
@@ -169,7 +169,7 @@ class Run:
         return event is None or event.is_set()
 
     def abandon(self, payload: str) -> None:
-        """Wait for a message no longer: it arrived, or nobody can be sure that it will."""
+        """Stop waiting for a message that arrived, or that may never arrive."""
         self._expected.pop(payload, None)
         event = self._delivered.pop(payload, None)
         if event is not None:
@@ -186,14 +186,14 @@ class Run:
             self.abandon(payload)
 
     def watch_retained(self, client: RecordingClient, callback: Callable[[str, str], None] | None) -> None:
-        """Call back with (topic, payload identifier) of messages that come with RETAIN set."""
+        """Set a callback for (topic, payload identifier) of messages with RETAIN set."""
         if callback is None:
             self._on_retained.pop(client, None)
         else:
             self._on_retained[client] = callback
 
     async def drain(self, least_s: float) -> None:
-        """Wait until everything expected has arrived and a moment more; at least and at most for set times."""
+        """Wait until all expected messages have arrived, and a little longer, between a minimum and a maximum time."""
         start = trio.current_time()
         end = start + max(self.settings.drain_s, least_s)
         while trio.current_time() < end:
@@ -204,7 +204,7 @@ class Run:
             await trio.sleep(0.05)
 
     def mark(self, kind: Kind, target: str = "", reason: str = "") -> None:
-        """Write down what the harness did: kill, restart, fault, heal."""
+        """Record an action of the harness: kill, restart, fault, heal."""
         self.writer.event(self.now_ns(), kind, target=target, reason=reason)
 
     def _received(self, client: RecordingClient, topic: str, payload: str, retain: bool) -> None:

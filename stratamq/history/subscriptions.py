@@ -1,9 +1,8 @@
-"""When a client was surely, and when it was possibly, subscribed.
+"""Times at which a client was certainly, and possibly, subscribed.
 
-A checker that looks for missing messages asks for certainty, one that looks for messages too many asks for
-possibility; what lies between (a SUBSCRIBE in flight, an answer that never came, a session that may have expired)
-excuses the broker in both. Filters are matched here and not by the broker's own trie: a checker that shares
-code with what it checks shares its bugs.
+Checkers of missing messages use certain times, checkers of unexpected messages use possible times. The difference (a
+SUBSCRIBE in flight, a missing answer, a session that may have expired) excuses the broker in both. Filter matching is
+implemented here and not shared with the broker, so that its errors are found.
 
 Source: MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2, 4.7 and 4.8.2.
 """
@@ -25,16 +24,16 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(slots=True)
 class SubscriptionInterval:
-    """One SUBSCRIBE of one filter, with the times between which it held.
+    """One SUBSCRIBE of one filter, with its lifetime.
 
     Attributes:
         topic_filter: Without the ``$share`` prefix.
         share_name: "" for an ordinary subscription.
-        granted_qos: QoS of the SUBACK; of the SUBSCRIBE when no answer came.
-        sure_from_ns: SUBACK read. FOREVER_NS when it was not.
-        sure_until_ns: First moment at which something could have ended it; FOREVER_NS: nothing could.
-        maybe_from_ns: SUBSCRIBE about to be sent.
-        maybe_until_ns: It had surely ended.
+        granted_qos: QoS of the SUBACK; of the SUBSCRIBE without an answer.
+        sure_from_ns: SUBACK was read; FOREVER_NS if it was not.
+        sure_until_ns: Earliest possible end; FOREVER_NS: none.
+        maybe_from_ns: Time before the SUBSCRIBE was sent.
+        maybe_until_ns: Latest possible end.
     """
 
     client_id: str
@@ -49,11 +48,11 @@ class SubscriptionInterval:
     maybe_until_ns: int
 
     def held(self, start_ns: int, end_ns: int) -> bool:
-        """Whether it surely held from start_ns to end_ns."""
+        """Return whether it certainly existed from start_ns to end_ns."""
         return self.sure_from_ns <= start_ns and end_ns <= self.sure_until_ns
 
     def possible_within(self, start_ns: int, end_ns: int) -> bool:
-        """Whether it may have stood at some time of a span, both ends included."""
+        """Return whether it may have existed at any time of an interval, inclusive."""
         return self.maybe_from_ns <= end_ns and start_ns <= self.maybe_until_ns
 
 
@@ -71,7 +70,7 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
 
 
 class HistoryTopicIndex:
-    """All topics of a history, by level, to find those that match a filter without trying each."""
+    """All topics of a history by level, to find those that match a filter quickly."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._root = _Level()
@@ -82,7 +81,7 @@ class HistoryTopicIndex:
             level.topic = topic
 
     def matching(self, topic_filter: str) -> list[str]:
-        """Return the topics that ``topic_matches`` the filter."""
+        """Return the topics that match a filter, as by ``topic_matches``."""
         found: list[_Level] = [self._root]
         for position, name in enumerate(topic_filter.split("/")):
             below = [(n, child) for level in found for n, child in level.children.items()]
@@ -109,9 +108,9 @@ def _all_below(children: list[tuple[str, _Level]]) -> Iterator[_Level]:
         stack.extend(level.children.values())
 
 
-@lru_cache(maxsize=1)  # several checkers ask in turn about one history
+@lru_cache(maxsize=1)  # several checkers use it for one history
 def subscriptions_by_client(history: RunHistory) -> dict[str, list[SubscriptionInterval]]:
-    """Return every subscription that may have existed, by client identifier, in order of SUBSCRIBE."""
+    """Return every possible subscription by client identifier, in order of SUBSCRIBE."""
     unsubscribes: dict[tuple[str, str], list[ClientOperation]] = defaultdict(list)
     for operation in history.of_kind(Kind.UNSUBSCRIBE):
         unsubscribes[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
@@ -153,8 +152,8 @@ def _subscription(
     for unsubscribe in unsubscribes:
         if unsubscribe.ended_ns >= subscribe.started_ns and unsubscribe.may_have_happened:
             sure_ends.append(unsubscribe.started_ns)
-        # UNSUBACK for an UNSUBSCRIBE sent later on the same connection answers for an unanswered SUBSCRIBE too:
-        # one connection is read in order.
+        # An UNSUBACK for an UNSUBSCRIBE sent later on the same connection also proves that an unanswered SUBSCRIBE was
+        # processed, because a connection is read in order.
         same = unsubscribe.invoke.connection == invoke.connection
         known_from_ns = subscribe.started_ns if same else subscribe.ended_ns
         if unsubscribe.ok and unsubscribe.started_ns >= known_from_ns:
@@ -180,7 +179,7 @@ def _session_ends(
     subscribe: ClientOperation,
     expired: dict[int, list[int]],
 ) -> tuple[list[int], list[int]]:
-    """Return the times at which the session could have ended, and those by which it surely had."""
+    """Return the times at which the session may have ended, and at which it certainly had."""
     could: list[int] = []
     surely: list[int] = []
     for connection in connections:
@@ -191,8 +190,8 @@ def _session_ends(
             if asked.clean_start or not connection.durable:
                 could.append(connect.started_ns)
             answer = connect.completion
-            # Only the checker of Session Present may hold a wrong 0 against the broker; here it says that the
-            # subscription is not there any more, so nothing more is expected to arrive for it.
+            # Only the checker of Session Present reports a wrong 0. Here it means that the subscription is gone, so no
+            # further messages are expected for it.
             if later and connect.ok and answer is not None and answer.session_present is False:
                 surely.append(connect.ended_ns)
         if connection.ended_ns >= subscribe.started_ns:
@@ -201,7 +200,7 @@ def _session_ends(
 
 
 def _expiry(history: RunHistory, connection: ClientConnection, connections: list[ClientConnection]) -> list[int]:
-    """Return the time of a connection's end when its session may have expired before the next CONNECT."""
+    """Return the end of a connection if its session may have expired before the next CONNECT."""
     expiry_s = connection.connect.invoke.session_expiry_interval_s
     disconnect = connection.disconnect
     if disconnect is not None and disconnect.invoke.session_expiry_interval_s:
@@ -212,7 +211,7 @@ def _expiry(history: RunHistory, connection: ClientConnection, connections: list
         (c.connect.ended_ns for c in connections if c.number > connection.number and c.connect.ok),
         default=max(history.end_ns, connection.ended_ns),
     )
-    absent_since_ns = max(connection.last_heard_ns, connection.connect.started_ns)
+    absent_since_ns = max(connection.last_seen_ns, connection.connect.started_ns)
     if expiry_s == 0 or back_ns - absent_since_ns > expiry_s * NS_PER_S:
         return [min(connection.ended_ns, back_ns)]
     return []

@@ -1,7 +1,6 @@
-"""The way of a recording client's bytes over a trio socket: one attempt, and the connection that it leads to.
+"""The transport of a recording client over a trio socket: one attempt and its connection.
 
-Owns the socket and its three loops: bytes in, bytes out, the timer. Between a line of the history and what follows from
-it there is no await.
+Owns the socket and its three loops: input, output, timer. There is no await between a history line and its effect.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ Address = tuple[str, int]
 
 
 class TrioTransport:
-    """One connection; ``run`` lasts as long as it, ``ended`` is set behind it."""
+    """One connection; ``run`` lasts as long as the connection, then ``ended`` is set."""
 
     def __init__(self, record: ClientRecord) -> None:
         self.ended = trio.Event()
         self._record = record
         self._scope = trio.CancelScope()
-        self._outgoing = bytearray()  # bounded by the window and one answer per packet read
+        self._outgoing = bytearray()  # bounded by the window and one answer per received packet
         self._wake = trio.Event()
         self._timer_started = trio.Event()
         self._due = float("inf")
         self._closed_in_order = False
 
     def send(self, data: bytes) -> None:
-        """Send; what is sent before the stream is open leaves then."""
+        """Send bytes; bytes sent before the stream is open are buffered."""
         self._outgoing += data
         self._wake.set()
 
     def start(self, timer: Timer) -> None:
-        """Wait for this timer, and no longer for the one before."""
+        """Start a timer; replaces the previous one."""
         self._due = timer.due
         self._timer_started.set()
 
     def close(self, *, abort: bool) -> None:
         """End every loop."""
-        del abort  # the kernel closes in order
+        del abort  # the kernel closes cleanly
         self._scope.cancel()
 
     async def run(self, address: Address) -> None:
@@ -88,7 +87,7 @@ class TrioTransport:
                 if data:
                     await stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # the reader sees the end, after what was still readable
+                return  # the reader detects the end after the remaining bytes
             if not self._outgoing:
                 self._wake = trio.Event()
                 await self._wake.wait()

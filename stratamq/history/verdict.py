@@ -1,6 +1,6 @@
-"""Findings of the checkers with the records that prove them, and how much was looked at.
+"""Findings of the checkers with the proving records, and the number of checked items.
 
-A report without findings is only as good as the number of things it checked, so that number stands beside it.
+A report without findings is only meaningful with the number of its checks, so that number is printed with it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from stratamq.history.history import ClientOperation
 from stratamq.history.operations import Header, HistoryRecord
 
-FINDINGS_MAX = 200  # kept per checker; the rest is only counted: one dead node can lose every message
+FINDINGS_MAX = 200  # stored per checker; further ones are only counted, because one dead node can lose every message
 
 __all__ = ["HistoryVerdict", "Report", "Violation"]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise, with the lines of the history that prove it."""
+    """One violated guarantee, with the history lines that prove it."""
 
     checker: str
     promise: str
@@ -30,10 +30,10 @@ class Report:
     """Findings of one checker.
 
     Attributes:
-        promise: The promise that it checks, such as "R1".
-        checked: How many things (messages, connects, reads) could have been a finding.
-        found: All findings; at most FINDINGS_MAX of them are kept.
-        notes: What could not be decided, and why; measured figures.
+        promise: The checked guarantee, such as "R1".
+        checked: Number of items (messages, connects, reads) that could have been a finding.
+        found: Number of findings; at most FINDINGS_MAX of them are stored.
+        notes: Undecided checks with the reason; measurements.
     """
 
     checker: str
@@ -44,7 +44,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, message: str, *proof: HistoryRecord | ClientOperation) -> None:
-        """Count a finding, and keep the first ones with the records that prove it."""
+        """Count a finding, and store the first ones with their proof."""
         self.found += 1
         if len(self.findings) < FINDINGS_MAX:
             records = [r for item in proof for r in (item.proof if isinstance(item, ClientOperation) else [item])]
@@ -56,7 +56,7 @@ class HistoryVerdict:
     """All reports on one history.
 
     Attributes:
-        complete: The run went through its quiet phase. Of one that did not, nothing can be said about loss.
+        complete: The run completed its quiet phase; otherwise loss cannot be checked.
     """
 
     header: Header
@@ -66,7 +66,7 @@ class HistoryVerdict:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found in a run that was long enough to find it."""
+        """Return whether a complete run has no findings."""
         return self.complete and not any(report.found for report in self.reports.values())
 
     @property

@@ -99,7 +99,7 @@ class SimClient(Process, ClientRecord):
     def disconnect(self, reason_code: int = 0) -> None:
         """Send DISCONNECT; the broker closes after reading it."""
         if self.connected:
-            self._say_goodbye(reason_code)
+            self._send_disconnect(reason_code)
 
     @property
     def busy(self) -> bool:

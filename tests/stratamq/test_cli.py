@@ -174,7 +174,7 @@ def test_up_refuses_mistakes_before_it_starts_anything(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]  # free when it is closed
     shown = stratamq("up", "--data", data, "--edges", "2", "--plain-port", str(port), "--ws-port", str(port))
-    assert shown.returncode == 2 and shown.stderr.startswith(f"stratamq: port {port} is wanted twice: edge N")
+    assert shown.returncode == 2 and shown.stderr.startswith(f"stratamq: port {port} is used twice: edge N")
     (tmp_path / "file").write_text("")
     assert "cannot be written" in stratamq("up", "--data", str(tmp_path / "file")).stderr
 

@@ -88,7 +88,7 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_anybody_is_asked(
     """It was refused after half a minute, and a folder as a file that is there."""
     there = tmp_path / "there.tar.gz"
     there.touch()
-    for to, said in ((there, "it is there, and a bundle overwrites nothing"), (tmp_path / "no" / "b", "no folder")):
+    for to, said in ((there, "already exists"), (tmp_path / "no" / "b", "does not exist")):
         assert main(["support", "bundle", "--to", str(to), "--data", str(tmp_path)]) == 2
         assert said in capsys.readouterr().err
     assert main(["support", "bundle", "--to", str(tmp_path), "--data", str(tmp_path)]) == 2

@@ -105,4 +105,4 @@ def test_a_trial_of_a_drain_says_which_copies_nobody_takes(
 
     monkeypatch.setattr(node_requests, "ask_links", take)
     assert main(["node", "drain", "storage-1", "--dry-run"]) == 0
-    assert "no other node takes its copy of 256 partitions" in capsys.readouterr().err
+    assert "no other node can store its copy of 256 partitions" in capsys.readouterr().err

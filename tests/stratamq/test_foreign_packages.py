@@ -28,7 +28,7 @@ def test_a_foreign_package_is_named(room: str, words: tuple[str, ...], tmp_path:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
-    assert ended.stderr.startswith(f"stratamq: another package named {room} stands on the path before StrataMQ's")
+    assert ended.stderr.startswith(f"stratamq: another package named {room} precedes StrataMQ's")
     assert str(tmp_path / room) in ended.stderr
 
 

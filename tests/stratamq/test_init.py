@@ -98,21 +98,21 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     before = content(folder)
     with pytest.raises(UserError, match=r"is not empty: add a node with --add"):
         made.create("stratamq", ())
-    with pytest.raises(UserError, match=r"edge/EDGE-0: there is a node of that name already"):
+    with pytest.raises(UserError, match=r"edge/EDGE-0: the name is already in use"):
         made.add(["edge/EDGE-0"])
     (folder / "edge-7.toml").touch()
     with pytest.raises(UserError, match=r"edge-7\.toml already exists"):
         made.add(["edge/edge-7"])
     (folder / "edge-7.toml").unlink()
     (folder / "tls" / "ca.key").rename(tmp_path / "ca.key")
-    with pytest.raises(UserError, match=r"ca\.key is not there: bring the key"):
+    with pytest.raises(UserError, match=r"ca\.key is missing: restore the"):
         made.add(["edge/edge-7"])
     (tmp_path / "ca.key").rename(folder / "tls" / "ca.key")
     assert content(folder) == before
     with pytest.raises(UserError, match=r"no storage node"):
         ClusterFolder(tmp_path / "none", NOW).create("stratamq", ["router/router-0"])
     assert not (tmp_path / "none").exists()
-    with pytest.raises(UserError, match=r"`stratamq init .*none` makes a cluster there first") as missing:
+    with pytest.raises(UserError, match=r"`stratamq init .*none` creates a cluster") as missing:
         ClusterFolder(tmp_path / "none", NOW).add(["edge/a"])
     assert missing.value.exit_code == ExitCode.USAGE
 
@@ -164,14 +164,14 @@ def test_nodes_are_added_later(tmp_path: Path) -> None:
         (["router-0"], "expected TIER/NAME or TIER/NAME=HOST, TIER one of router, storage, edge"),
         (["broker/a"], "expected TIER/NAME"),
         (["edge/a="], "expected TIER/NAME"),
-        (["edge/../a"], "a name has letters"),
-        (["edge/ca"], "ca names other files"),
-        (["storage/roles"], "roles names other files"),
-        (["edge/router-0.toml"], "names other files"),
-        (["edge/a=host:8883"], "neither an address nor a name"),
-        (["edge/a=0.0.0.0"], "no address that another node can dial"),
+        (["edge/../a"], "a name has at most 64 letters"),
+        (["edge/ca"], "ca is reserved"),
+        (["storage/roles"], "roles is reserved"),
+        (["edge/router-0.toml"], "is reserved"),
+        (["edge/a=host:8883"], "neither an address nor a host name"),
+        (["edge/a=0.0.0.0"], "not an address that other nodes can reach"),
         (["router/a", "router/b"], "2 routers: a Raft group has 1, 3 or 5 members"),
-        (["router/a", "storage/a", "edge/b"], "storage/a: there is a node of that name already"),
+        (["router/a", "storage/a", "edge/b"], "storage/a: the name is already in use"),
         (["edge/x y", "edge/"], "x y: .*\n.*edge/: "),
     ],
 )
@@ -226,5 +226,5 @@ def test_certificates_of_gateways_are_made_and_nothing_else(tmp_path: Path) -> N
         made.add(["gateway/bridge-1"])
     with pytest.raises(UserError, match=r"edge-0.pem already exists"):
         made.add(["gateway/edge-0"])
-    with pytest.raises(UserError, match=r"a name has letters"):
+    with pytest.raises(UserError, match=r"a name has at most 64 letters"):
         made.add(["gateway/../a"])

@@ -149,7 +149,7 @@ async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsy
     ]
     async with cluster.running():
         assert await cluster.command("topic", "explain", "no/body") == 0
-        assert capsys.readouterr().out.count("nobody gets 'no/body'") == 1
+        assert capsys.readouterr().out.count("receives 'no/body'") == 1
         assert await cluster.command("client", "explain", "dev7") == 0
         assert capsys.readouterr().out.count("its window is full") == 1
 
@@ -178,20 +178,20 @@ async def test_msg_explain_finds_a_message_in_a_queue(
         assert "packet 9 of 'dev7' is not answered" in capsys.readouterr().out
         assert await cluster.command("msg", "explain", "edge-1/5/78") == 1
         shown = capsys.readouterr().out
-        assert "=> no trace of it" in shown and "the longest queues, of 1 session" in shown
+        assert "=> no record of it" in shown and "the longest queues, of 1 session" in shown
         assert await cluster.command("msg", "explain", "--topic", TOPIC, "--from", "p") == 0
         assert "who gets" in capsys.readouterr().out
 
 
 MANY = [word for name in columns_of("clients")[:17] for word in ("--filter", f"{name}=*")]
 BAD = [
-    (("topic", "explain", "a/+"), "is no topic name"),
-    (("topic", "explain", "#"), "is no topic name"),
-    (("topic", "explain", ""), "an empty topic"),
+    (("topic", "explain", "a/+"), "is not a topic name"),
+    (("topic", "explain", "#"), "is not a topic name"),
+    (("topic", "explain", ""), "must not be empty"),
     (("topic", "explain", "x" * 65_536), "at most 65535 bytes"),
-    (("route", "show", "a/#"), "is no topic name"),
-    (("client", "explain", "c", "--topic", "+"), "is no topic name"),
-    (("msg", "explain", "nonsense"), "is no origin"),
+    (("route", "show", "a/#"), "is not a topic name"),
+    (("client", "explain", "c", "--topic", "+"), "is not a topic name"),
+    (("msg", "explain", "nonsense"), "is not an origin"),
     (("msg", "explain"), "use one of"),
     (("msg", "explain", ORIGIN, "--client", "c", "--packet", "1"), "use one of"),
     (("retained", "list", "a#"), "is not a valid topic filter"),

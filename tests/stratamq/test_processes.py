@@ -41,7 +41,7 @@ class Cluster:
         plans = tuple(NodePlan(name, "edge", folder / "none") for name in self.kinds)
         self.nodes = Nodes(
             plans,
-            print_line=self._say,
+            print_line=self._add,
             changed=self._wake,
             logs=folder / "logs",
             restart=restart,

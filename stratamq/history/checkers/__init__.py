@@ -1,4 +1,4 @@
-"""The table of checkers: name, as printed, to the function that judges one promise."""
+"""The table of checkers: printed name -> function that checks one guarantee."""
 
 from __future__ import annotations
 

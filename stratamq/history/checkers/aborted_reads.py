@@ -1,8 +1,8 @@
-"""R14: an error answer is true, and what arrives is what was sent.
+"""R14: a failure code is true, and a received message equals the sent one.
 
-A message answered with a failure code must reach nobody. An identifier that nobody sent, a wrong checksum, a wrong
-topic, or a receive before the PUBLISH are worse: the broker made it up or altered it (R3). A publish that went out
-twice before its refusal is unknown, since its first copy may have been accepted; so is one never answered.
+A message with a failure code must reach no client. An unknown identifier, a wrong checksum, a wrong topic, or a receive
+before the PUBLISH means that the broker invented or altered it (R3). A refused publish that was sent twice is unknown,
+because the first copy may have been accepted; so is one without an answer.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ __all__ = ["check"]
 
 
 def check(history: RunHistory) -> Report:
-    """Report receives of what nobody published so, or whose publisher was told that it failed (R3, R14)."""
+    """Report received messages that were never sent in this form, or were refused (R3, R14)."""
     report = Report("aborted_reads", "R14, R3")
     wills = {
         c.connect.invoke.will_payload: c.connect for c in history.connections.values() if c.connect.invoke.will_payload
     }
     for record in history.receives:
         if record.payload == "":
-            continue  # the empty payload clears a retained message and belongs to nobody
+            continue  # the empty payload clears a retained message and has no identifier
         report.checked += 1
         sent = history.publishes.get(record.payload or "") or wills.get(record.payload or "")
         if record.damaged:
             report.add(f"{record.client_id} received altered bytes", record)
         elif sent is None:
-            report.add(f"{record.client_id} received {record.payload}, which nobody sent", record)
+            report.add(f"{record.client_id} received {record.payload}, which no client sent", record)
         elif record.topic != (sent.invoke.will_topic or sent.invoke.topic):
             report.add(f"{record.client_id} received {record.payload} on {record.topic}", sent, record)
         elif record.time_ns < sent.started_ns:

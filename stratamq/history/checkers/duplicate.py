@@ -1,13 +1,13 @@
-"""R7 and R8: a QoS 2 message is handed over once.
+"""R7 and R8: a QoS 2 message is delivered once.
 
-Out: a client that keeps its state, and so ignores a packet identifier it has not seen released, is handed each
-QoS 2 message once per session, across reconnects. A PUBLISH repeated after its PUBREC was accepted shows up
-here too: the client has released the identifier and takes it for a new message.
-In: a QoS 2 PUBLISH that was sent again before its PUBCOMP enters each queue once. Where the subscription lowers the
-QoS to 1, two deliveries on one connection without DUP are two queue entries.
+Outbound: a client with stored state ignores a packet identifier that it has not released. Each QoS 2 message is
+therefore delivered once per session, across reconnects. A PUBLISH that the broker repeats after PUBREC is also found:
+the client has released the identifier and takes it as a new message. Inbound: a QoS 2 PUBLISH that was resent before
+PUBCOMP enters each queue once. If the subscription has QoS 1, two deliveries on one connection without DUP are two
+queue entries.
 
-Overlapping subscriptions may each deliver a copy (MQTT 5.0 section 3.3.4). The scope ends where the client
-starts clean; a session that the broker forgot does not excuse it.
+Overlapping subscriptions may each deliver a copy (MQTT 5.0 section 3.3.4). The scope ends with a clean start; a session
+that the broker lost is no excuse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["check"]
 
 
 def check(history: RunHistory) -> Report:
-    """Report QoS 2 messages that one session got more than once (R7, R8)."""
+    """Report QoS 2 messages that one session received more than once (R7, R8)."""
     report = Report("duplicate", "R7, R8")
     subscriptions = subscriptions_by_client(history)
     for client_id, messages in sorted(history.received_by.items()):
@@ -52,7 +52,7 @@ def _check_handed_over(
         if len(records) > copies:
             publish = history.publishes[records[0].payload or ""]
             report.add(
-                f"{records[0].payload} was handed to {client_id} {len(records)} times at QoS 2", publish, *records
+                f"{records[0].payload} was delivered to {client_id} {len(records)} times at QoS 2", publish, *records
             )
 
 
@@ -69,7 +69,7 @@ def _check_entered_once(report: Report, client_id: str, receives: list[HistoryRe
 
 
 def _clean_starts_before(history: RunHistory, client_id: str, record: HistoryRecord) -> int:
-    """Return how many clean starts this client had made up to the connection of the record."""
+    """Return the number of clean starts of a client up to the connection of the record."""
     return sum(
         connection.connect.invoke.clean_start
         for connection in history.connections_of.get(client_id, ())

@@ -1,9 +1,9 @@
 """R1: an accepted QoS 1 or 2 message reaches every durable session that was subscribed when it was sent.
 
-Also R2 and R3, by the faults of the run. A message is lost when its PUBLISH was accepted, a durable session's
-subscription surely held from before the PUBLISH to the end, the client was online when the quiet phase ended,
-and the client never received it. Policy drops that the broker counted itself (``dropped`` events) are set off.
-A session that the broker forgot is no excuse. Shared subscriptions are for ``shared_group``.
+Also R2 and R3, depending on the faults of the run. A message is lost under these conditions: its PUBLISH was accepted,
+a durable session was certainly subscribed from before the PUBLISH to the end, the client was online at the end of the
+quiet phase, and it never received the message. Drops that the broker counted (``dropped`` events) are subtracted. A
+session that the broker lost is no excuse. ``shared_group`` checks shared subscriptions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["accepted_publishes", "check"]
 
 
 def check(history: RunHistory) -> Report:
-    """Report acknowledged messages that a subscriber never got; nothing where the run had no quiet phase (R1)."""
+    """Report accepted messages that a subscriber never received; none without a quiet phase (R1)."""
     report = Report("lost", "R1")
     drained_ns = history.drained_ns
     if drained_ns is None:
-        report.notes.append("no quiet phase at the end: nothing can be called lost")
+        report.notes.append("no quiet phase at the end: loss was not checked")
         return report
     accepted: dict[str, list[ClientOperation]] = defaultdict(list)
     for publish in accepted_publishes(history):
@@ -35,11 +35,11 @@ def check(history: RunHistory) -> Report:
         if not durable:
             continue
         if not history.online_at_end(client_id):
-            report.notes.append(f"{client_id} was not online at the end: its queue is not judged")
+            report.notes.append(f"{client_id} was not online at the end: its queue was not checked")
             continue
         missing = _missing(history, report, durable, accepted, topics, drained_ns)
         if excused := min(drops[client_id], len(missing)):
-            report.notes.append(f"{client_id}: {excused} missing messages set off against counted drops")
+            report.notes.append(f"{client_id}: {excused} missing messages are explained by counted drops")
         for publish, subscription in missing[drops[client_id] :]:
             report.add(
                 f"{publish.invoke.payload} was accepted but never reached {client_id}",
@@ -50,7 +50,7 @@ def check(history: RunHistory) -> Report:
 
 
 def accepted_publishes(history: RunHistory) -> list[ClientOperation]:
-    """Return accepted QoS 1 and 2 publishes that must be delivered: with a payload, without expiry."""
+    """Return accepted QoS 1 and 2 publishes with a payload and without expiry, which must be delivered."""
     return [
         publish
         for publish in history.publishes.values()

@@ -1,12 +1,11 @@
-"""R6: first deliveries come in the order in which one client sent on one topic at one QoS.
+"""R6: first deliveries arrive in the order in which one client sent on one topic at one QoS.
 
-Per subscriber outside shared groups, and per QoS of the delivery: a QoS 0 copy, granted by a changed subscription, does
-not wait for what is queued at QoS 1. Retained replay is not a first delivery of the live stream. A message whose
-outcome is unknown may arrive late once its publisher has a new connection: it is compared only with messages
-first sent on the same connection. So is one of QoS 0, which is never acknowledged. What was sent before a SUBSCRIBE,
-and again after it, may come behind what was sent between them: only its repeat found a subscription. Where several
-programs fight for one client identifier, arrival times on different connections do not tell the order of delivery, so
-each connection is judged by itself.
+Checked per subscriber outside shared groups and per QoS of delivery, as QoS 0 copies do not wait for queued QoS 1
+messages. Retained replay is not a first delivery. A message with unknown outcome may arrive late after its publisher
+reconnects, so it is compared only with messages first sent on the same connection; so is a QoS 0 message. A message
+that was sent before a SUBSCRIBE, and resent after it, may arrive after messages in between, because only its repeat
+found a subscription. If several programs use one client identifier, arrival times on different connections do not show
+the delivery order, so each connection is checked separately.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ Arrival = tuple[ClientOperation, HistoryRecord]
 
 @dataclass(slots=True)
 class _Stream:
-    """Latest-sent message seen so far of one publisher, topic and QoS, overall and per publishing connection."""
+    """Latest-sent message received from one publisher, topic and QoS, overall and per publishing connection."""
 
     latest: Arrival | None = None
     latest_by_connection: dict[int, Arrival] = field(default_factory=dict)
 
     def overtaken_by(self, arrival: Arrival) -> Arrival | None:
-        """Return a message sent later that arrived earlier, and remember this one."""
+        """Return a later-sent message that arrived earlier; store this one."""
         publish = arrival[0]
         sent_on = publish.invoke.connection
         rivals = [self.latest_by_connection.get(sent_on)]
@@ -46,7 +45,7 @@ class _Stream:
 
 
 def check(history: RunHistory) -> Report:
-    """Report messages of one publisher, topic and QoS that overtook each other (R6); members of groups are left out."""
+    """Report messages of one publisher, topic and QoS out of order (R6), except in shared groups."""
     report = Report("order", "R6")
     sharing = {
         client_id
@@ -82,7 +81,7 @@ def _check_arrivals(
 def _may_be_repeat_only(
     publish: ClientOperation, record: HistoryRecord, subscriptions: list[SubscriptionInterval]
 ) -> bool:
-    """Whether this may be the repeat of a message whose first copy found no subscription."""
+    """Return whether this may be a repeat whose first copy found no subscription."""
     if not any(again.time_ns <= record.time_ns for again in publish.resends):
         return False
     return not any(
@@ -93,7 +92,7 @@ def _may_be_repeat_only(
 
 
 def _deliveries(history: RunHistory, client_id: str) -> Iterator[list[Arrival]]:
-    """Yield the first deliveries of one client; one list per connection where connections may overlap."""
+    """Yield the first deliveries of one client, in one list per connection if connections may overlap."""
     processes = {c.connect.invoke.process for c in history.connections_of.get(client_id, ())}
     firsts = []
     for payload, receives in history.received_by[client_id].items():

@@ -1,12 +1,12 @@
 """R12: a retained message is a linearizable register per topic, and never goes backwards for a reader.
 
-Writes are retained PUBLISHes (an empty payload clears), reads are fresh subscriptions that were sent the retained
-value. Each topic is searched by itself (linearizability is local, Herlihy and Wing 1990) with the algorithm of Wing and
-Gong (1993) and the memory of visited states of Lowe (2017). Writes of unknown outcome that nobody read need
-not have happened and are left out; those that were read happened before the first read of them ended. A write of QoS 1
-that was sent again may happen once more each time: at least once is what the standard says (section 4.3.2).
+Writes are retained PUBLISHes (an empty payload clears); reads are new subscriptions that received the retained value.
+Topics are searched separately (linearizability is local, Herlihy and Wing 1990), with the algorithm of Wing and Gong
+(1993) and the state cache of Lowe (2017). Unread writes of unknown outcome may not have happened and are omitted; a
+read one happened before its first read ended. A resent QoS 1 write may happen once more per repeat (at least once,
+section 4.3.2).
 
-Besides, no client receives on a topic a retained value that is older than one it already received live.
+In addition, no client receives a retained value older than one that it received live on the topic.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from stratamq.history.verdict import Report
 
 __all__ = ["check"]
 
-STATES_MAX = 300_000  # visited per topic before the search gives up undecided; a healthy history needs a few each
+STATES_MAX = 300_000  # limit per topic before the result is undecided; a correct history needs few states
 
 CLEARED = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A read or a write of one register between two moments."""
+    """A read or write of one register between two times."""
 
     operation: ClientOperation
     write: bool
     value: str
     started_ns: int
     ended_ns: int
-    optional: bool = False  # need not be done, and not after it ended
+    optional: bool = False  # may be skipped, and must not be applied after its end
 
 
 def check(history: RunHistory) -> Report:
-    """Report reads of a retained message that no order of the writes explains (R12)."""
+    """Report reads of retained messages that no order of the writes explains (R12)."""
     report = Report("retained_register", "R12")
     writes: dict[str, list[ClientOperation]] = defaultdict(list)
     reads: dict[str, list[ClientOperation]] = defaultdict(list)
@@ -67,7 +67,7 @@ def _steps(writes: list[ClientOperation], reads: list[ClientOperation]) -> list[
                 continue
             ended_ns = read_by[value] if value != CLEARED else FOREVER_NS
             if ended_ns < write.started_ns:
-                ended_ns = FOREVER_NS  # read before it was sent: leave it to the search to say no
+                ended_ns = FOREVER_NS  # read before it was sent: the search rejects it
         steps.append(_Step(write, True, value, write.started_ns, ended_ns))
         if write.invoke.qos == 1 and value in read_by:
             again = [_Step(write, True, value, resend.time_ns, ended_ns, optional=True) for resend in write.resends]
@@ -94,16 +94,16 @@ def _check_topic(report: Report, topic: str, steps: list[_Step]) -> None:
 
 
 def _search(steps: list[_Step]) -> tuple[bool | None, _Step | None]:
-    """Look for an order; return whether there is one (None: gave up) and the step that got no further.
+    """Search for an order; return whether one exists (None: undecided) and the step where the search failed.
 
-    Steps are bits. A state is the set of steps done and the value. A step can come next when it started before every
-    step not yet done ended. Steps that never end need not be done.
+    Steps are bits. A state is the set of applied steps and the value. A step is a candidate if it started before the
+    end of every step not yet applied. Steps without an end are optional.
     """
     must = sum(1 << i for i, step in enumerate(steps) if step.ended_ns != FOREVER_NS and not step.optional)
     if not steps or not must:
         return True, None
     seen: set[tuple[int, str]] = set()
-    stack: list[tuple[int, int, str]] = [(0, 0, CLEARED)]  # done, first step not done, value
+    stack: list[tuple[int, int, str]] = [(0, 0, CLEARED)]  # applied steps, first step not applied, value
     best_done, stuck = -1, steps[0]
     while stack:
         done, first, value = stack.pop()
@@ -119,7 +119,7 @@ def _search(steps: list[_Step]) -> tuple[bool | None, _Step | None]:
         candidates, blocker = _candidates(steps, done, first)
         if done.bit_count() > best_done:
             best_done, stuck = done.bit_count(), blocker
-        # A read that fits now changes nothing for the others: to put it off is never needed.
+        # A read that matches now can always be applied, because it does not change the value.
         reads = [p for p in candidates if not steps[p].write and steps[p].value == value]
         for position in reads[:1] or candidates:
             step = steps[position]
@@ -129,7 +129,7 @@ def _search(steps: list[_Step]) -> tuple[bool | None, _Step | None]:
 
 
 def _candidates(steps: list[_Step], done: int, first: int) -> tuple[list[int], _Step]:
-    """Return the steps that may come next, the most urgent last as it is tried first, and the one due soonest."""
+    """Return the candidates, the most urgent last because it is tried first, and the step with the earliest end."""
     due_ns, blocker = FOREVER_NS + 1, steps[first]
     open_steps: list[int] = []
     for position in range(first, len(steps)):
@@ -140,7 +140,7 @@ def _candidates(steps: list[_Step], done: int, first: int) -> tuple[list[int], _
         open_steps.append(position)
         if steps[position].ended_ns < due_ns and not steps[position].optional:
             due_ns, blocker = steps[position].ended_ns, steps[position]
-    begun_ns = steps[done.bit_length() - 1].started_ns if done else 0  # of what is done, the last
+    begun_ns = steps[done.bit_length() - 1].started_ns if done else 0  # start of the last applied step
     candidates = [
         p
         for p in open_steps
@@ -151,12 +151,12 @@ def _candidates(steps: list[_Step], done: int, first: int) -> tuple[list[int], _
 
 
 def _check_regress(history: RunHistory, report: Report) -> None:
-    """No client is sent a retained value that was surely replaced before a value it received live."""
+    """Report retained values that were certainly replaced before a value that the client received live."""
     live: dict[tuple[str, str], list[tuple[ClientOperation, HistoryRecord]]] = defaultdict(list)
     for record in history.receives:
         publish = history.publishes.get(record.payload or "")
         if publish is None or not publish.invoke.retain or record.dup:
-            continue  # a redelivery says again what was said before, in the order of that time
+            continue  # a redelivery repeats an earlier message in its earlier order
         key = record.client_id, record.topic
         if not record.retain:
             live[key].append((publish, record))

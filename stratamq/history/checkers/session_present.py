@@ -1,9 +1,8 @@
-"""R10: Session Present is 1 exactly when a stored session is resumed.
+"""R10: Session Present is 1 if and only if a stored session is resumed.
 
-A clean start always answers 0. Otherwise the answer must be 1 when a durable session surely existed, and 0 when
-none can have existed. A CONNECT without an answer may have taken effect, so it can make either uncertain; an
-interval too close to the session's expiry does so as well. After a wrong 0 the broker has a new session, and the
-next CONNECT is judged by that one.
+A clean start always returns 0. Otherwise the flag must be 1 if a durable session certainly existed, and 0 if none can
+have existed. A CONNECT without an answer, or an interval close to the session's expiry, makes both uncertain. After a
+wrong 0 the broker has a new session, which is the reference for the next CONNECT.
 
 Source: MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2 and 3.2.2.1.1.
 """
@@ -17,11 +16,11 @@ from stratamq.history.verdict import Report
 __all__ = ["check"]
 
 NS_PER_S = 1_000_000_000
-DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
+DETECTION_S = 5.0  # default time in which the broker certainly detects the end of a connection
 
 
 def check(history: RunHistory) -> Report:
-    """Report CONNACKs whose session present flag fits no history of that session (R10)."""
+    """Report CONNACKs whose Session Present flag contradicts the session's history (R10)."""
     report = Report("session_present", "R10")
     detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
     for connections in history.connections_of.values():
@@ -39,17 +38,17 @@ def _check_answer(
     client_id = connection.client_id
     if connection.connect.invoke.clean_start:
         if present:  # [MQTT-3.2.2-2]
-            report.add(f"{client_id} started clean and was told that a session is present", connection.connect)
+            report.add(f"{client_id} started clean and received Session Present 1", connection.connect)
     elif present:
-        candidates = reversed(connections)  # the latest is the likeliest
+        candidates = reversed(connections)  # the latest is the most likely
         if not any(_may_have_left_session(c, connection, connections, detection_ns) for c in candidates):
-            report.add(f"{client_id} was told of a session that cannot exist", connection.connect)
+            report.add(f"{client_id} received Session Present 1 for a session that cannot exist", connection.connect)
     elif (source := _surely_stored(connection, connections)) is not None:
         report.add(f"the stored session of {client_id} was not resumed", source.connect, connection.connect)
 
 
 def _surely_stored(connection: ClientConnection, connections: list[ClientConnection]) -> ClientConnection | None:
-    """Return the connection that left a session which must still exist when this CONNECT is handled."""
+    """Return the connection whose session must still exist when this CONNECT is processed."""
     start_ns = connection.connect.started_ns
     before = [c for c in connections if c.connect.ok and c.connect.ended_ns < start_ns and c is not connection]
     if not before:
@@ -66,23 +65,23 @@ def _surely_stored(connection: ClientConnection, connections: list[ClientConnect
 
 
 def _may_have_expired(source: ClientConnection, connection: ClientConnection) -> bool:
-    """Whether the broker may have seen the source end so early that its session expired before this CONNECT."""
+    """Return whether the source's session may have expired before this CONNECT."""
     expiry_s = _expiry_s(source)
     if expiry_s == NEVER_EXPIRES_S:
         return False
-    absent_since_ns = max(source.last_heard_ns, source.connect.started_ns)
+    absent_since_ns = max(source.last_seen_ns, source.connect.started_ns)
     return connection.connect.ended_ns - absent_since_ns > expiry_s * NS_PER_S
 
 
 def _may_have_left_session(
     source: ClientConnection, connection: ClientConnection, connections: list[ClientConnection], detection_ns: int
 ) -> bool:
-    """Whether a session of the source connection can still be there when this CONNECT is handled."""
+    """Return whether the source's session can still exist when this CONNECT is processed."""
     start_ns = connection.connect.started_ns
     earlier = source.connect.started_ns < connection.connect.ended_ns
     if source is connection or not earlier or not source.connect.may_have_happened:
         return False
-    for other in connections:  # another connection came surely in between, and it answers for what is left
+    for other in connections:  # a connection certainly in between determines the remaining session
         if (
             other is not source
             and other is not connection

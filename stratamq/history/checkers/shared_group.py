@@ -1,9 +1,9 @@
-"""R13: in a shared group each accepted message goes to one member; to another only when that one was lost.
+"""R13: in a shared group each accepted message goes to one member; to another only if that one was lost.
 
-Delivered at least once: when a durable member's subscription surely held from before the PUBLISH to the end, and
-a member is online at the end. Delivered to two members: at QoS 1 only when the connection of one of them ended (or a
-member unsubscribed) in between, at QoS 2 only when a session ended in between (a mere disconnect waits for the
-same client, [MQTT-4.8.2-4]). A QoS 1 PUBLISH that its publisher sent again may be queued again.
+Delivered at least once: if a durable member was certainly subscribed from before the PUBLISH to the end, and a member
+is online at the end. Delivered to two members: at QoS 1 only if a connection of one of them ended (or a member
+unsubscribed) in between, at QoS 2 only if a session ended in between (after a disconnect the message waits for the same
+client, [MQTT-4.8.2-4]). A resent QoS 1 PUBLISH may be queued again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Group = tuple[str, str]  # share name, topic filter
 
 
 def check(history: RunHistory) -> Report:
-    """Report messages of a group that no member or several members got (R13)."""
+    """Report messages that no member or several members of a group received (R13)."""
     report = Report("shared_group", "R13")
     groups: dict[Group, list[SubscriptionInterval]] = defaultdict(list)
     for subscriptions in subscriptions_by_client(history).values():
@@ -38,12 +38,12 @@ def check(history: RunHistory) -> Report:
 def _check_delivered(history: RunHistory, report: Report, group: Group, members: list[SubscriptionInterval]) -> None:
     drained_ns = history.drained_ns
     if drained_ns is None:
-        report.notes.append("no quiet phase at the end: nothing can be called lost")
+        report.notes.append("no quiet phase at the end: loss was not checked")
         return
     clients = {member.client_id for member in members}
-    # A member that is away keeps what it was sent; only a group that is complete at the end can be judged.
+    # An offline member may hold messages, so loss requires that all members are online at the end.
     if absent := sorted(c for c in clients if not history.online_at_end(c) and _is_durable(members, c)):
-        report.notes.append(f"{group[0]}: {', '.join(absent)} not online at the end: loss is not judged")
+        report.notes.append(f"{group[0]}: {', '.join(absent)} not online at the end: loss was not checked")
         return
     for publish in accepted_publishes(history):
         if not topic_matches(group[1], publish.invoke.topic):
@@ -83,7 +83,7 @@ def _check_once(history: RunHistory, report: Report, group: Group, members: list
 def _excused(
     history: RunHistory, publish: ClientOperation, records: list[HistoryRecord], members: list[SubscriptionInterval]
 ) -> bool:
-    """Whether a member that got a copy was lost between the PUBLISH and the last copy."""
+    """Return whether a receiving member was lost between the PUBLISH and the last copy."""
     start_ns, end_ns = publish.started_ns, records[-1].time_ns
     exactly_once = publish.invoke.qos == 2 and any(record.qos == 2 for record in records)
     for record in records:
@@ -98,7 +98,7 @@ def _excused(
 
 
 def _ended_within(member: SubscriptionInterval, start_ns: int, end_ns: int) -> bool:
-    """Whether a member's subscription, and with it its share of the work, may have ended in an interval."""
+    """Return whether a member's subscription may have ended in an interval."""
     return member.sure_until_ns != FOREVER_NS and member.sure_until_ns <= end_ns and member.maybe_until_ns >= start_ns
 
 

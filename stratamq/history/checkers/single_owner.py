@@ -1,9 +1,8 @@
-"""R9: once a new CONNECT is acknowledged, nothing of an older connection of that client identifier has effect.
+"""R9: after a new CONNECT is acknowledged, older connections of that client identifier have no effect.
 
-A connection is older than another when its CONNACK was read before the other's CONNECT was sent; CONNECTs that
-overlap are not compared. From the newer CONNACK on, an operation invoked on the older connection must not be
-answered with success, a message it publishes must not be delivered to anybody, and no message sent from then on may be
-delivered to it (older ones may still be on the wire).
+A connection is older if its CONNACK was read before the other's CONNECT was sent; overlapping CONNECTs are not
+compared. After the newer CONNACK, operations of the older connection must not succeed, and messages that it publishes
+must not be delivered. Messages sent from then on must not be delivered to it (older ones may still be in transit).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ EFFECTS = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
 
 def check(history: RunHistory) -> Report:
-    """Report effects of a connection after another one had taken its client ID over (R9)."""
+    """Report effects of a connection after a takeover of its client identifier (R9)."""
     report = Report("single_owner", "R9")
     fences = _fences(history)
     if not fences:
@@ -68,7 +67,7 @@ def _check_effect(
 
 
 def _fences(history: RunHistory) -> dict[int, ClientConnection]:
-    """Return, by connect number, the newer connection that was acknowledged first."""
+    """Return the newer connection that was acknowledged first, by connect number."""
     fences: dict[int, ClientConnection] = {}
     for connections in history.connections_of.values():
         acknowledged = sorted((c for c in connections if c.connect.ok), key=lambda c: (c.connect.ended_ns, c.number))

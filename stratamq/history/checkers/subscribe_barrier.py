@@ -1,10 +1,9 @@
-"""R4: once SUBACK was read, every accepted PUBLISH sent afterwards through any edge reaches that session.
+"""R4: after SUBACK was read, every accepted PUBLISH sent through any edge reaches that session.
 
-As long as the connection stays. Two kinds of proof that a message is missing and not late: the connection of an
-ephemeral session was still open when the quiet phase had ended (durable ones are for ``lost``); or the same
-connection received a message that the same client sent later on the same topic and QoS, and messages of one
-publisher do not overtake each other (R6). A PUBLISH that overlaps the SUBSCRIBE may or may not arrive. Clients for
-which the broker counted drops are not judged.
+Applies while the connection exists. A message is proven missing if the connection of an ephemeral session was still
+open at the end of the quiet phase (``lost`` checks durable ones), or if the connection received a later message of the
+same client, topic and QoS, because messages of a publisher are ordered (R6). A PUBLISH that overlaps the SUBSCRIBE may
+or may not arrive. Clients with counted drops are not checked.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def _check_subscription(
 
 
 def _proves_a_gap(publish: ClientOperation, overtaker: ClientOperation, received: HistoryRecord) -> bool:
-    """Whether the message was sent before the one received, and accepted before that one arrived."""
+    """Return whether a message was sent before the received one, and accepted before its arrival."""
     sent_before = publish.invoke.operation < overtaker.invoke.operation
     return sent_before and publish.ended_ns <= received.time_ns
 
@@ -91,7 +90,7 @@ def _latest_received(
 ) -> dict[Stream, tuple[ClientOperation, HistoryRecord]]:
     """Return, per stream, the latest-sent message that this connection received live by then.
 
-    Later, after an UNSUBSCRIBE, another subscription may have brought it, and it proves nothing.
+    After an UNSUBSCRIBE another subscription may deliver it, so it proves no gap.
     """
     latest: dict[Stream, tuple[ClientOperation, HistoryRecord]] = {}
     for publish in publishes:  # in order of sending
@@ -104,7 +103,7 @@ def _latest_received(
 
 
 def _first_rival_ns(history: RunHistory, subscription: SubscriptionInterval) -> int:
-    """Return when another CONNECT with this client identifier may first have taken the session over."""
+    """Return the earliest time at which another CONNECT may have taken over the session."""
     own = subscription.subscribe.invoke.connection
     return min(
         (

@@ -1,8 +1,8 @@
-"""R15: how long clients waited for a success, per kind of operation and per fault.
+"""R15: time that clients waited for a success, per kind of operation and per fault.
 
-A gap of one client program runs from the first invoke that has not succeeded to its next success of that kind, through
-as many attempts as it took; time in which a client asked for nothing does not count. Findings only where the
-history states a limit (``unavailability_limit_s``), and where a client never got back in during the quiet phase.
+A gap of a client program starts at its first invoke without success and ends at its next success of that kind, over all
+attempts in between; idle time does not count. Findings require a limit in the history (``unavailability_limit_s``), or
+a client that could not reconnect in the quiet phase.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANSWERED = (Kind.CONNECT, Kind.SUBSCRIBE, Kind.PUBLISH)
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One wait for a success; ok is None when none came before the history ended."""
+    """One wait for a success; ok is None if none came before the end of the history."""
 
     kind: Kind
     process: str
@@ -41,7 +41,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class FaultGap:
-    """The longest wait of any client that overlaps the time from one fault to the next."""
+    """The longest wait of any client that overlaps the interval from one fault to the next."""
 
     fault: HistoryRecord
     kind: Kind
@@ -91,7 +91,7 @@ def gaps(history: RunHistory) -> Iterator[Gap]:
         first = waiting[key][0]
         yield Gap(*key, max(first.started_ns, succeeded_ns[key]), time_ns, first, operation)
         succeeded_ns[key] = time_ns
-        # What is in flight and will be answered is waited for from now on; the rest was given up before this success.
+        # Operations in flight with a later answer wait from now on; all others were abandoned before this success.
         waiting[key] = [o for o in waiting[key] if o is not operation and o.ended_ns >= time_ns and o.ok]
     for key, operations in waiting.items():
         if operations:
@@ -100,7 +100,7 @@ def gaps(history: RunHistory) -> Iterator[Gap]:
 
 
 def gaps_after_faults(history: RunHistory) -> list[FaultGap]:
-    """Return, per kill or other fault and kind of operation, the longest wait before the next fault."""
+    """Return the longest wait before the next fault, per fault and kind of operation."""
     faults = [mark for mark in history.marks if mark.kind in (Kind.KILL, Kind.FAULT)]
     bounds = [fault.time_ns for fault in faults] + [history.end_ns]
     longest: dict[tuple[int, Kind], float] = {}
@@ -113,7 +113,7 @@ def gaps_after_faults(history: RunHistory) -> list[FaultGap]:
 
 
 def _check_quiet_phase(history: RunHistory, report: Report) -> None:
-    """A client that kept trying and never got in during the quiet phase means that service did not come back."""
+    """Report clients that tried to connect in the quiet phase without success."""
     quiet_ns, drained_ns = history.quiet_ns, history.drained_ns
     if quiet_ns is None or drained_ns is None:
         return

@@ -1,8 +1,8 @@
-"""R5: after UNSUBACK no message sent afterwards is queued for that subscription.
+"""R5: after UNSUBACK no later message is queued for that subscription.
 
-A receive is a finding when no subscription of that client that matches its topic was possible at any time
-between the PUBLISH and the receive. That covers messages after an UNSUBACK, after a clean start, and to clients that
-never subscribed. Any QoS, and any outcome of the PUBLISH: it was sent, and it arrived.
+A receive is a finding if no matching subscription of the client was possible between the PUBLISH and the receive. This
+covers messages after an UNSUBACK, after a clean start, and to clients without subscriptions, for any QoS and outcome of
+the PUBLISH.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["check"]
 
 
 def check(history: RunHistory) -> Report:
-    """Report receives that no subscription of their client explains, for one after UNSUBACK (R5)."""
+    """Report receives that no subscription of the client explains, for example after UNSUBACK (R5)."""
     report = Report("unsubscribe_barrier", "R5")
     subscriptions = subscriptions_by_client(history)
     topics = HistoryTopicIndex({publish.invoke.topic for publish in history.publishes.values()})
@@ -54,7 +54,7 @@ def check(history: RunHistory) -> Report:
 
 
 def _unsubscribes(history: RunHistory, client_id: str, publish: ClientOperation) -> list[ClientOperation]:
-    """Return the UNSUBSCRIBEs that had been answered when the message was sent."""
+    """Return the UNSUBSCRIBEs that were answered before the message was sent."""
     return [
         operation
         for operation in history.of_kind(Kind.UNSUBSCRIBE)

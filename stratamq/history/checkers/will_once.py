@@ -1,10 +1,9 @@
 """R11: a will is published exactly once per connection that ends abnormally, never after an accepted DISCONNECT.
 
-Judged through watchers: clients whose durable subscription on the will topic surely held from before the CONNECT
-to the end. Every will payload is unique to its connection. A second publication is a second receive without DUP
-(QoS 1), or a second hand-over (QoS 2). With a will delay, a session resumed before the delay ran out must keep it
-silent; close to the boundary either is right. Detection takes its time and is no part of the promise; it begins when
-the broker serves anybody.
+Checked with watchers: clients whose durable subscription to the will topic certainly existed from before the CONNECT to
+the end. Every will payload is unique to its connection. A second publication is a second receive without DUP (QoS 1) or
+a second delivery (QoS 2). With a will delay, a session that is resumed earlier must suppress the will; close to the
+limit both are correct. Detection time is not limited by this guarantee; it starts when the broker serves a client.
 
 Source: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.2.
 """
@@ -22,16 +21,16 @@ from stratamq.history.subscriptions import SubscriptionInterval, subscriptions_b
 from stratamq.history.verdict import Report
 
 NS_PER_S = 1_000_000_000
-DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
-DRAIN = "drain"  # reason of the marks at its begin (a fault) and end
-TAKEN_BACK_NS = 2 * NS_PER_S  # from the mark to the moment at which the edge knows it
-KILL_MARK_NS = 200_000_000  # a kill and its mark in the history are not one moment
+DETECTION_S = 5.0  # default time in which the broker certainly detects the end of a connection
+DRAIN = "drain"  # reason of the marks at its start (a fault) and end
+TAKEN_BACK_NS = 2 * NS_PER_S  # from the mark until the edge has received it
+KILL_MARK_NS = 200_000_000  # tolerance between a kill and its mark
 
 __all__ = ["check"]
 
 
 def check(history: RunHistory) -> Report:
-    """Report wills that fired more than once, or against the way in which their connection ended (R11)."""
+    """Report wills that were published more than once, or contrary to the end of their connection (R11)."""
     report = Report("will_once", "R11")
     receives: dict[str, list[HistoryRecord]] = defaultdict(list)
     for record in history.receives:
@@ -71,7 +70,7 @@ def _check_will(
 
 
 def _by_watcher(receives: list[HistoryRecord]) -> dict[tuple[str, int], list[HistoryRecord]]:
-    """Group the publications, without their redeliveries, by watcher and connection (QoS 2: any connection)."""
+    """Group publications, without redeliveries, by watcher and connection (QoS 2: any connection)."""
     grouped: dict[tuple[str, int], list[HistoryRecord]] = defaultdict(list)
     for record in receives:
         if record.qos == 2:
@@ -82,7 +81,7 @@ def _by_watcher(receives: list[HistoryRecord]) -> dict[tuple[str, int], list[His
 
 
 def _expected(history: RunHistory, connection: ClientConnection) -> tuple[int, int]:
-    """Return the least and the most times that the will may be published."""
+    """Return the minimum and maximum number of publications of the will."""
     if not connection.connect.may_have_happened:
         return 0, 0
     if not connection.connect.ok:
@@ -100,13 +99,13 @@ def _expected(history: RunHistory, connection: ClientConnection) -> tuple[int, i
 
 
 def _killed_during(history: RunHistory, disconnect: ClientOperation) -> bool:
-    """Whether a kill may be what closed the connection: its end looks the same as that of a DISCONNECT obeyed."""
+    """Return whether a kill may have closed the connection, because its end equals that of a processed DISCONNECT."""
     start_ns, end_ns = disconnect.started_ns - KILL_MARK_NS, disconnect.ended_ns + KILL_MARK_NS
     return any(mark.kind is Kind.KILL and start_ns <= mark.time_ns <= end_ns for mark in history.marks)
 
 
 def _drained_during(history: RunHistory, connection: ClientConnection) -> bool:
-    """Whether a drain of its edge may be what closed the connection, before the DISCONNECT was read."""
+    """Return whether a drain of its edge may have closed the connection before the DISCONNECT was read."""
     edge = connection.connect.invoke.target.rpartition(":")[0]
     drains = [mark for mark in history.marks if mark.target == edge and mark.reason == DRAIN]
     before = [mark for mark in drains if mark.time_ns <= connection.ended_ns]
@@ -114,7 +113,7 @@ def _drained_during(history: RunHistory, connection: ClientConnection) -> bool:
 
 
 def _after_delay(history: RunHistory, connection: ClientConnection) -> tuple[int, int]:
-    """Return what is expected of a connection that ended abnormally, by its will delay and the next CONNECTs."""
+    """Return the expected publications after an abnormal end, from the will delay and the next CONNECTs."""
     asked = connection.connect.invoke
     delay_ns = min(asked.will_delay_interval_s, asked.session_expiry_interval_s) * NS_PER_S
     detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
@@ -129,14 +128,14 @@ def _after_delay(history: RunHistory, connection: ClientConnection) -> tuple[int
                 continue
             follows = other.connect.started_ns >= connection.connect.ended_ns
             resumed = follows and other.connect.ok and not other.connect.invoke.clean_start
-            in_time = other.connect.ended_ns < max(connection.last_heard_ns, connection.connect.ended_ns) + delay_ns
+            in_time = other.connect.ended_ns < max(connection.last_seen_ns, connection.connect.ended_ns) + delay_ns
             return (0, 0) if resumed and in_time else (0, 1)
     end_ns = history.drained_ns
     return (0, 1) if end_ns is None or fires_by_ns > end_ns else (1, 1)
 
 
 def _carried_out_by_ns(history: RunHistory, connection: ClientConnection, detection_ns: int) -> int:
-    """Return when a CONNECT has surely had its effect, if any: one that was given up may still be on its way."""
+    """Return the time by which a CONNECT had its effect, if any; an abandoned one may still be in transit."""
     connect = connection.connect
     if connect.ok or connect.completion is None:
         return connect.ended_ns
@@ -144,7 +143,7 @@ def _carried_out_by_ns(history: RunHistory, connection: ClientConnection, detect
 
 
 def _served_ns(history: RunHistory, ended_ns: int) -> int:
-    """Return when the broker surely served somebody again: before that it need not notice the end of a connection."""
+    """Return when the broker certainly served a client again; earlier it need not detect connection ends."""
     started, answered = _answers(history)
     after = bisect_left(started, ended_ns)
     return answered[after] if after < len(answered) else ended_ns
@@ -152,7 +151,7 @@ def _served_ns(history: RunHistory, ended_ns: int) -> int:
 
 @lru_cache(maxsize=1)
 def _answers(history: RunHistory) -> tuple[list[int], list[int]]:
-    """Return when what was answered had been asked, in order, and the first answer to that or to anything later."""
+    """Return the invoke times of answered operations in order, and the first answer to each or any later one."""
     served = sorted(
         (operation.started_ns, operation.ended_ns)
         for kind in (Kind.CONNECT, Kind.SUBSCRIBE, Kind.PUBLISH)
@@ -164,7 +163,7 @@ def _answers(history: RunHistory) -> tuple[list[int], list[int]]:
 
 
 def _watchers(history: RunHistory) -> list[SubscriptionInterval]:
-    """Return durable subscriptions that held until the end of the quiet phase, of clients that were there then."""
+    """Return durable subscriptions that existed to the end of the quiet phase, of clients online then."""
     drained_ns = history.drained_ns
     if drained_ns is None:
         return []
@@ -181,7 +180,7 @@ def _watchers(history: RunHistory) -> list[SubscriptionInterval]:
 
 
 def _obliged_watchers(connection: ClientConnection, watchers: list[SubscriptionInterval]) -> list[str]:
-    """Return the clients that must have heard the will of a connection."""
+    """Return the clients that must have received the will of a connection."""
     asked = connection.connect.invoke
     heard_by = {
         w.client_id
