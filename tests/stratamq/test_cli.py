@@ -1,4 +1,4 @@
-"""The command line: exit codes, one clear line for what a person can mend, nothing slow on the way to --help."""
+"""The command line: exit codes, one-line errors, and fast imports for --help."""
 
 import contextlib
 import datetime
@@ -41,7 +41,6 @@ def stratamq(*arguments: str, timeout: float = 60, **environment: str) -> subpro
 
 
 def test_help_imports_nothing_slow() -> None:
-    """`stratamq --help` is quick because it loads only what describes the commands."""
     slow = ("trio", "pydantic", "cryptography", "rich", "starlette", "anycorn", "pyarrow", "msgspec", "lsm")
     code = f"""
 import sys
@@ -55,7 +54,7 @@ print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
 
 
 def test_a_command_line_makes_the_verbs_of_its_first_word_alone() -> None:
-    """All of them take 0.3 s to make; the table of words is what the modules add, plurals included."""
+    """Registering all takes 0.3 s; the table equals the commands of the modules, plurals included."""
     for room, words in ROOMS.items():
         added = typer.Typer()
         importlib.import_module(f"stratamq.cli.{room}").register(added)
@@ -73,7 +72,7 @@ def test_a_command_line_makes_the_verbs_of_its_first_word_alone() -> None:
 
 @pytest.mark.parametrize("words", ["store", "store stats", "store verify", "check", "record", "jobs", "jobs audit"])
 def test_verbs_of_other_rooms_have_the_same_help_and_one_line_for_a_mistake(words: str) -> None:
-    """`store -h` was refused, and mistakes of `check` were told in a box."""
+    """Regression: `store -h` was refused, and errors of `check` had a box."""
     shown = stratamq(*words.split(), "-h")
     assert (shown.returncode, shown.stderr) == (0, "") and "stratamq" in shown.stdout
     if not words.startswith("jobs"):
@@ -83,7 +82,6 @@ def test_verbs_of_other_rooms_have_the_same_help_and_one_line_for_a_mistake(word
 
 @pytest.mark.parametrize("tier", ["router", "storage"])
 def test_a_tier_imports_no_other_tier_and_no_web_server(tier: str) -> None:
-    """Start to ready pays only for what the tier needs."""
     others = [name for name in ("edge", "router", "storage") if name != tier]
     code = f"""
 import sys
@@ -98,7 +96,6 @@ print(sorted(tops & set({[*others, "starlette", "anycorn", "prometheus_client", 
 
 
 def test_version_and_usage_errors() -> None:
-    """0 when it worked, 2 for a wrong command line."""
     assert stratamq("version").stdout.startswith("stratamq ")
     for words, said in (
         (("nonsense",), "stratamq: No such command 'nonsense'"),
@@ -114,7 +111,7 @@ def test_version_and_usage_errors() -> None:
 
 
 def test_broken_configuration_is_one_line_per_mistake(tmp_path: Path) -> None:
-    """All of them, exit code 2, no traceback."""
+    """All errors, exit code 2, no traceback."""
     file = tmp_path / "edge.toml"
     file.write_text("[edge]\nkep_alive = 1\nreceive_maximum = 0\n")
     shown = stratamq("edge", "--config", str(file), "--set", "edge.topic_levels_max=x", STRATAMQ_EDGE__NONSENSE="1")
@@ -126,7 +123,6 @@ def test_broken_configuration_is_one_line_per_mistake(tmp_path: Path) -> None:
 
 
 def test_config_check_and_show(tmp_path: Path) -> None:
-    """`config check` says ok; `config show` tells where values come from."""
     assert stratamq("config", "check", "storage", "--config", "conf/storage.toml").stdout == "ok\n"
     assert stratamq("config", "check", "nothing").returncode == 2
     file = tmp_path / "storage.toml"
@@ -139,7 +135,6 @@ def test_config_check_and_show(tmp_path: Path) -> None:
 
 
 def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
-    """Missing certificate, unwritable folder, port in use."""
     (tmp_path / "file").write_text("")
     missing = stratamq("router", "--set", f"node.data_dir={tmp_path / 'r'}", "--set", "node.certificate=/none.pem",
                        "--set", "node.key=/none.key", "--set", "node.authority=/none.pem")  # fmt: skip
@@ -159,7 +154,7 @@ def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
 
 
 def test_up_refuses_mistakes_before_it_starts_anything(tmp_path: Path) -> None:
-    """Settings, number of routers, a port that is taken, a folder that cannot be one."""
+    """Settings, number of routers, a port in use, an invalid folder."""
     data = str(tmp_path / "data")
     shown = stratamq("up", "--data", data, "--set", "storage.queue_ful=refuse", "--set", "edge.receive_maximum=0")
     assert shown.returncode == 2
@@ -180,7 +175,6 @@ def test_up_refuses_mistakes_before_it_starts_anything(tmp_path: Path) -> None:
 
 
 def test_gossip_keys_are_made_and_named_and_never_shown(tmp_path: Path) -> None:
-    """A key file is made once, mode 0600; its ids are shown, its keys are not."""
     file = tmp_path / "gossip.key"
     made = stratamq("membership", "keys", "generate", str(file))
     assert made.returncode == 0 and file.stat().st_mode & 0o777 == 0o600
@@ -192,7 +186,6 @@ def test_gossip_keys_are_made_and_named_and_never_shown(tmp_path: Path) -> None:
 
 
 def test_rooms_that_are_not_there_are_one_line() -> None:
-    """A verb whose room cannot be imported says which."""
     from conf.errors import UserError
     from stratamq.cli.external_commands import _command
 
@@ -201,7 +194,7 @@ def test_rooms_that_are_not_there_are_one_line() -> None:
 
 
 def test_no_router_is_known(tmp_path: Path) -> None:
-    """Says what to do; exit code 2. A router that is away: exit code 4."""
+    """Without a known router exit code 2; with an unreachable one exit code 4."""
     shown = stratamq("cluster", "status", "--data", str(tmp_path))
     assert shown.returncode == 2 and "STRATAMQ_ROUTER" in shown.stderr
 
@@ -234,7 +227,6 @@ def running(data: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
-    """The running cluster is found through its folder; tables for people, JSON for programs."""
     data = str(cluster[0])
     status = json.loads(stratamq("cluster", "status", "--data", data, "-o", "json").stdout)
     assert {node["node"]: node["state"] for node in status["nodes"]} == {"router-0": "active", "storage-0": "active"}
@@ -250,7 +242,7 @@ def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
     assert stratamq(*asked, "--filter", "tier=r*", "-o", "csv").stdout == "node,tier\nrouter-0,router\n"
     cut = stratamq(*asked, "--limit", "1", "-o", "csv")
     assert len(cut.stdout.splitlines()) == 2 and cut.stderr.startswith("stratamq: 1 of 2 nodes shown")
-    refused = stratamq("ring", "undelegate", "a", "--data", data)  # before it is asked whether it is meant
+    refused = stratamq("ring", "undelegate", "a", "--data", data)  # before --yes is required
     assert refused.returncode == 1 and "no delegation" in refused.stderr
     assert stratamq("cluster", "status", "--data", data, "--router", "127.0.0.1:1").returncode == 4
 
@@ -258,7 +250,7 @@ def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
 def test_command_line_names_the_tier_and_a_killed_node_comes_back(
     cluster: tuple[Path, "subprocess.Popen[str]"],
 ) -> None:
-    """A person can find a node by `stratamq storage` and kill it; it comes back, and a scraper finds its page again."""
+    """A crashed node is restarted with the same metrics port."""
     data, process = cluster
     pid = running(data)["storage-0"]["pid"]
     page = running(data)["storage-0"]["addresses"]["metrics"]
@@ -272,10 +264,7 @@ def test_command_line_names_the_tier_and_a_killed_node_comes_back(
 
 
 def test_all_that_a_cluster_keeps_is_its_owners_alone(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
-    """Stores, Raft logs, keys, logs, configurations: 0700 and 0600, whatever the umask of the shell was.
-
-    NIST: protect.
-    """
+    """Stores, Raft logs, keys, logs, configurations: 0700 and 0600, regardless of the umask."""
     entries = [cluster[0], *cluster[0].rglob("*")]
     assert {entry.name for entry in entries} >= {"store", "raft", "gossip.key", "storage-0.log", "up.json"}
     audits = {entry for entry in entries if entry.name == "audit.jsonl"}  # their group may read them
@@ -284,13 +273,13 @@ def test_all_that_a_cluster_keeps_is_its_owners_alone(cluster: tuple[Path, "subp
 
 
 def test_no_process_of_a_cluster_leaves_its_memory_behind(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
-    """NIST: protect. Nodes hold keys and passwords: the kernel keeps no core of them, nor of `up` itself."""
+    """Nodes hold keys and passwords, so core dumps of them and of `up` are disabled."""
     pids = {name: node["pid"] for name, node in running(cluster[0]).items()} | {"up": cluster[1].pid}
     assert {name for name, pid in pids.items() if resource.prlimit(pid, resource.RLIMIT_CORE)[0] not in (0, 1)} == set()
 
 
 def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
-    """Verbs need the operator's certificate; the operator's certificate registers nothing."""
+    """Verbs require the operator's certificate, which cannot register a node."""
     state = json.loads((cluster[0] / "up.json").read_text())
     authority = DevelopmentAuthority(Path(state["tls"]), state["cluster"], datetime.datetime.now(datetime.UTC))
 
@@ -317,7 +306,7 @@ def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, 
 def test_matrix_of_verbs_and_roles_on_real_links(
     cluster: tuple[Path, "subprocess.Popen[str]"], tier: str, role: OperatorRole
 ) -> None:
-    """NIST: protect. Each verb is refused below its role, and by the other tier; no verb has that argument."""
+    """Each verb is refused below its role and by the other tier; no verb has that argument."""
     state = json.loads((cluster[0] / "up.json").read_text())
     authority = DevelopmentAuthority(Path(state["tls"]), state["cluster"], datetime.datetime.now(datetime.UTC))
     word = role.name.lower()
@@ -340,7 +329,7 @@ def test_matrix_of_verbs_and_roles_on_real_links(
 
 
 def test_a_start_that_others_could_abuse_is_refused(tmp_path: Path) -> None:
-    """Open files, links without TLS that others reach, one authority for clients and nodes: one line each."""
+    """Readable files, plaintext links, one authority for clients and nodes: one line each."""
     authority = DevelopmentAuthority(tmp_path / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
     files, server = authority.node("edge", "edge-0"), authority.server()
     flags = {
@@ -377,13 +366,12 @@ def test_a_start_that_others_could_abuse_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_up_per_folder(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
-    """A second one over the same state is refused."""
     shown = stratamq("up", "--data", str(cluster[0]), "--edges", "0")
     assert shown.returncode == 1 and "another `stratamq up` runs over" in shown.stderr
 
 
 def test_up_killed_leaves_no_orphans(tmp_path: Path) -> None:
-    """However `up` ends, its nodes end too; the next one goes on with the state."""
+    """The nodes end however `up` ends; the next `up` uses the state."""
     data = tmp_path / "data"
     command = [
         sys.executable,
@@ -410,7 +398,6 @@ def test_up_killed_leaves_no_orphans(tmp_path: Path) -> None:
 
 
 def test_tables_and_json() -> None:
-    """A list of objects is a table; nested ones are tables of their own."""
     result = {"leader": "r0", "empty": "", "nodes": [{"node": "a", "up": True}, {"node": "b", "lease": 1.5}]}
     assert render(result, OutputFormat.TABLE).splitlines() == [
         "leader  r0",

@@ -1,4 +1,4 @@
-"""`stratamq init`: what is laid out and written, what is refused, and that nothing is overwritten."""
+"""`stratamq init`: layout, written files, refusals, and protection of existing files."""
 
 import datetime
 import json
@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_one_of_each_on_loopback(tmp_path: Path) -> None:
-    """NIST: protect. Certificates fit their files and each other; the checks of a start pass; one copy."""
+    """Certificates match their files and each other; the start checks pass; there is one copy."""
     folder = tmp_path / "cluster"
     layout = ClusterFolder(folder, NOW).create("stratamq", ())
     assert [node.name for node in layout.nodes] == ["router-0", "storage-0", "edge-0"]
@@ -67,11 +67,14 @@ def test_one_of_each_on_loopback(tmp_path: Path) -> None:
     assert "signs the nodes" in shared_authority(nodes / "ca.pem", nodes / "ca.pem", listener.certificate)
     assert find_access("", folder).routers == ["127.0.0.1:7947"]
     open_to_others = [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
-    assert {path.suffix for path in open_to_others} <= {".pem", ".json"}  # no secrets; the command's umask closes them
+    assert {path.suffix for path in open_to_others} <= {
+        ".pem",
+        ".json",
+    }  # no secrets; the command's umask restricts them
 
 
 def test_names_and_addresses_of_several_hosts(tmp_path: Path) -> None:
-    """An address is bound, a name is announced; hosts share no ports; three copies of four storage nodes."""
+    """Addresses are bound, names are advertised; ports of a host are unique; three copies on four storage nodes."""
     folder = tmp_path / "cluster"
     layout = ClusterFolder(folder, NOW).create("plant", SPREAD)
     router, edge = load(folder, layout.nodes[1]), load(folder, layout.nodes[-1])
@@ -91,7 +94,7 @@ def test_names_and_addresses_of_several_hosts(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """Neither by a second `init`, nor by an added node; a failure leaves nothing behind."""
+    """Neither by a second `init` nor by an added node; a failure creates no files."""
     folder = tmp_path / "cluster"
     made = ClusterFolder(folder, NOW)
     made.create("stratamq", ())
@@ -118,7 +121,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_roles_of_an_operator_stay_and_a_folder_without_any_gets_them(tmp_path: Path) -> None:
-    """An edge that is added needs the file on its host; `init` of before roles made none."""
+    """An added edge needs the file on its host; earlier releases created none."""
     folder = tmp_path / "cluster"
     made = ClusterFolder(folder, NOW)
     made.create("stratamq", ())
@@ -176,7 +179,6 @@ def test_nodes_are_added_later(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_usage_errors(words: list[str], line: str) -> None:
-    """All of them at once, exit code 2."""
     with pytest.raises(UserError, match=line) as caught:
         lay_out("stratamq", words)
     assert caught.value.exit_code == ExitCode.USAGE
@@ -184,12 +186,11 @@ def test_mistakes_are_usage_errors(words: list[str], line: str) -> None:
 
 @pytest.mark.parametrize(("word", "address"), [("edge/a", "127.0.0.1:1"), ("edge/a=[fd00::5]", "[fd00::5]:1")])
 def test_addresses_that_others_dial(word: str, address: str) -> None:
-    """IPv6 stands in brackets."""
     assert parse_node(word).address(1) == address
 
 
 def test_an_administrators_certificate_lies_beside_the_operators(tmp_path: Path) -> None:
-    """`init` makes both; a folder of an older version gets the administrator's with its next node."""
+    """A folder of an earlier release gets the administrator's certificate with its next node."""
     made = ClusterFolder(tmp_path / "cluster", NOW)
     made.create("stratamq", ())
     tls = tmp_path / "cluster" / "tls"
@@ -199,16 +200,16 @@ def test_an_administrators_certificate_lies_beside_the_operators(tmp_path: Path)
     assert named == {n: [f"stratamq://stratamq/{n}/{n}"] for n in named}
     for ending in ("pem", "key"):
         (tls / f"admin.{ending}").unlink()
-    assert find_access("", tmp_path / "cluster").contexts is not None  # the operator's is taken
+    assert find_access("", tmp_path / "cluster").contexts is not None  # uses the operator's certificate
     made.add(["edge/edge-7"])
     assert (tls / "admin.pem").exists() and (tls / "admin.key").stat().st_mode & 0o777 == 0o600
     (tls / "admin.key").write_bytes((tls / "operator.key").read_bytes())
-    with pytest.raises(UserError, match=r"admin.pem"):  # the administrator's is taken where it lies
+    with pytest.raises(UserError, match=r"admin.pem"):  # uses the administrator's certificate
         find_access("", tmp_path / "cluster")
 
 
 def test_certificates_of_gateways_are_made_and_nothing_else(tmp_path: Path) -> None:
-    """`init` makes one beside the operator's, `--add gateway/NAME` further ones; the layout does not name them."""
+    """`init` creates one, `--add gateway/NAME` further ones; the layout does not contain them."""
     made = ClusterFolder(tmp_path / "cluster", NOW)
     made.create("stratamq", ())
     before = content(tmp_path / "cluster")

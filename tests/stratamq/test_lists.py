@@ -1,4 +1,4 @@
-"""Lists of the command line: filters, columns, limits, forms for programs, and names that would move a terminal."""
+"""List options of the command line: filters, columns, limits, output formats, and escaping of control characters."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ ROWS: list[dict[str, Any]] = [
     {"node": "edge-2", "tier": "edge", "zone": None, "clients": [], "whole": False},
     {"node": "storage-1", "tier": "storage", "zone": "a[b]c", "clients": []},
 ]
-HOSTILE = "a\x1b[31m\u009b2J\u202e\x7f\n\U000e0041\ud800"  # colours, clears, turns a line around; a half of a pair
+HOSTILE = "a\x1b[31m\u009b2J\u202e\x7f\n\U000e0041\ud800"  # colours, clear, direction change; a lone surrogate
 
 
 def nodes(*filters: str) -> list[str]:
@@ -39,7 +39,7 @@ def nodes(*filters: str) -> list[str]:
         (("NODE=*g*-*",), ["edge-1", "edge-2", "storage-1"]),
         (("node=Edge-1",), []),
         (("zone=",), ["edge-1", "edge-2"]),
-        (("zone=a[b]c",), ["storage-1"]),  # brackets and dots mean themselves
+        (("zone=a[b]c",), ["storage-1"]),  # brackets and dots are literals
         (("node=edge.1",), []),
         (("clients=*:8883",), ["edge-1"]),
         (("whole=yes",), ["edge-1"]),
@@ -48,19 +48,16 @@ def nodes(*filters: str) -> list[str]:
     ],
 )
 def test_filters(filters: tuple[str, ...], found: list[str]) -> None:
-    """The whole value is compared; all filters must hold."""
     assert nodes(*filters) == found
 
 
 def test_no_pattern_is_slow() -> None:
-    """What takes a backtracking matcher for ever is a look at each letter a few times."""
     began = time.process_time()
     rows, _ = wish(["k=" + "*a" * 20 + "b"], "", 1, everything=False).chosen([{"k": "a" * 2_000}])
     assert not rows and time.process_time() - began < 2
 
 
 def test_limits_and_columns() -> None:
-    """What was cut is counted; columns come in the order in which they were asked for."""
     rows, passed = wish(["tier=edge"], "Zone, node", 1, everything=False).chosen(ROWS)
     assert [list(row) for row in rows] == [["zone", "node"]] and passed == 2
     rows, passed = wish([], "", 1, everything=True).chosen(ROWS)
@@ -80,7 +77,7 @@ def test_limits_and_columns() -> None:
     ],
 )
 def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: str, limit: int, said: str) -> None:
-    """It says what is wrong and what there is, with the exit code of wrong usage."""
+    """The error has the exit code of wrong usage."""
     with pytest.raises(UserError) as refused:
         wish(filters, columns, limit, everything=False).chosen(ROWS)
     assert refused.value.message.startswith(said) and "\n" not in refused.value.message
@@ -88,7 +85,6 @@ def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: st
 
 
 def test_a_list_that_says_its_columns_refuses_others_before_it_has_rows() -> None:
-    """An empty list knows none by its rows."""
     for filters, columns in ((["colour=red"], ""), ([], "colour")):
         with pytest.raises(UserError, match="'colour': use one of node, tier"):
             wish(filters, columns, 1, everything=False, known=("node", "tier"))
@@ -96,20 +92,18 @@ def test_a_list_that_says_its_columns_refuses_others_before_it_has_rows() -> Non
 
 
 def test_usage_is_judged_before_a_node_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    """No cluster is needed to be told."""
     assert main(["nodes", "list", "--limit", "0"]) == ExitCode.USAGE
     assert capsys.readouterr().err == "stratamq: --limit 0 is out of range: use 1 to 100000, or --all for every row\n"
 
 
 def test_version_has_two_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` is what every program takes."""
     assert main(["--version"]) == 0 and main(["version"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == second and first.startswith("stratamq ")
 
 
 def test_a_line_of_json_for_each_row() -> None:
-    """Also where the answer is an object that holds nothing but the list; of another object it is one line."""
+    """An object that contains only the list is printed as its rows; other objects are one line."""
     for result in (ROWS, {"nodes": ROWS}):
         assert [json.loads(line) for line in render(result, OutputFormat.JSONL).splitlines()] == ROWS
     assert json.loads(render({"leader": "r", "nodes": ROWS}, OutputFormat.JSONL)) == {"leader": "r", "nodes": ROWS}
@@ -117,7 +111,7 @@ def test_a_line_of_json_for_each_row() -> None:
 
 
 def test_csv_has_a_head_and_bare_values() -> None:
-    """Numbers have no units, lists are JSON; an empty line stands between tables."""
+    """Numbers have no units, lists are JSON; an empty line separates tables."""
     facts, table = render({"bytes": 3 << 20, "rows": ROWS}, OutputFormat.CSV).split("\n\n")
     assert facts == "bytes\n3145728"
     first, second, third = csv.DictReader(io.StringIO(table))
@@ -129,7 +123,7 @@ def test_csv_has_a_head_and_bare_values() -> None:
 @pytest.mark.parametrize("output", OutputFormat)
 @pytest.mark.parametrize("result", [[{"client": HOSTILE, HOSTILE: [HOSTILE]}], {"a": HOSTILE, HOSTILE: {HOSTILE: 1}}])
 def test_a_name_does_not_reach_the_terminal(output: OutputFormat, result: Any) -> None:
-    """A client ID may be anything; what is shown of it is letters, in JSON such that it reads back as it was."""
+    """Client IDs may contain any character; JSON output decodes to the original."""
     shown = render(result, output)
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
     assert shown.encode()
@@ -143,6 +137,6 @@ def test_a_name_does_not_reach_the_terminal(output: OutputFormat, result: Any) -
 
 
 def test_an_error_does_not_reach_the_terminal_either(capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors quote names; a new line of the message stays one."""
+    """Errors quote names; a newline in the message is kept."""
     report([UserError("no client \x1b[31mred\n  at edge-1")])
     assert capsys.readouterr().err == "stratamq: no client \\x1b[31mred\n  at edge-1\n"

@@ -1,4 +1,4 @@
-"""Lists of a running cluster on the command line: what is asked of whom, what is printed, what is said beside it."""
+"""Lists of a running cluster on the command line: requests, output, and messages on stderr."""
 
 import csv
 import io
@@ -47,14 +47,12 @@ def cluster(tmp_path: Path) -> ScriptedCluster:
 
 
 def test_every_noun_names_columns_of_its_kind() -> None:
-    """And the column by which the greatest are chosen."""
     for name, noun in NOUNS.items():
         known = columns_of(noun.what)
         assert not {*noun.columns, *noun.wide, *([noun.best] if noun.best else [])} - {*known}, name
 
 
 async def test_clients_of_all_edges_are_one_list(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """By edge, as the map orders them; plain in a pipe."""
     async with cluster.running():
         assert await cluster.command("clients", "list") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -64,7 +62,7 @@ async def test_clients_of_all_edges_are_one_list(cluster: ScriptedCluster, capsy
 
 
 async def test_every_form_has_the_same_rows(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON and YAML say what they lack beside them; times are ISO 8601."""
+    """JSON and YAML include missing nodes; times are ISO 8601."""
     found: dict[str, Any] = {}
     async with cluster.running():
         for form in ("json", "jsonl", "yaml", "csv", "wide"):
@@ -88,7 +86,7 @@ async def test_every_form_has_the_same_rows(cluster: ScriptedCluster, capsys: py
 async def test_a_list_that_is_cut_says_so_and_goes_on(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its cursor, which is of this question alone; --all gives every row."""
+    """The cursor is valid for this query only; --all prints all rows."""
     cluster.batch = 2
     async with cluster.running():
         assert await cluster.command("client", "list", "--limit", "4", "-o", "json") == 0
@@ -108,7 +106,7 @@ async def test_a_list_that_is_cut_says_so_and_goes_on(
 
 
 async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """After a second, beside the rows of the others; exit code 3, or 1 where all or nothing is wanted."""
+    """Exit code 3, or 1 with --require-complete."""
     cluster.silent.add("edge-0")
     async with cluster.running():
         assert await cluster.command("client", "list", "-o", "json") == 3
@@ -122,7 +120,6 @@ async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.C
 
 
 async def test_a_partition_without_primary_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its sessions are nowhere to be seen."""
     cluster = ScriptedCluster(tmp_path)
     cluster.put("storage-0", "sessions", SessionSummaryRow(client_id="s", online=False, expires_in_s=-1, bytes=2048))
     cluster.map.partitions[2] = PartitionEntry(2, "")
@@ -134,7 +131,7 @@ async def test_a_partition_without_primary_is_named(tmp_path: Path, capsys: pyte
 
 
 async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Control characters, HTML and 64 KiB, in every form; whole where a program reads."""
+    """Control characters, HTML and 64 KiB, in every format; programs get the complete value."""
     cluster = ScriptedCluster(tmp_path, edges=1)
     long = "x" * 65_535
     cluster.put("edge-0", "clients", ClientRow(client_id=HOSTILE), ClientRow(client_id=long))
@@ -152,7 +149,7 @@ async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytes
 
 
 async def test_the_greatest_of_all_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """`slow` and `drops` have no cursor: every node gives its own greatest."""
+    """`slow` and `drops` have no cursor: each node returns its largest rows."""
     for edge, values in ((0, (5.0, 1.0)), (1, (3.0, 9.0))):
         slow = [SlowSubscriberRow(client_id=f"{edge}-{value:g}", by="ack", value=value) for value in values]
         cluster.put(f"edge-{edge}", "slow", *slow)
@@ -166,7 +163,6 @@ async def test_the_greatest_of_all_nodes(cluster: ScriptedCluster, capsys: pytes
 
 
 async def test_parts_of_a_group_are_one_row(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Members here and there are members of one group."""
     cluster.put("edge-0", "shares", ShareRow(group="g", filter="a/#", members=2, online=2))
     cluster.put("storage-0", "shares", ShareRow(group="g", filter="a/#", members=1, queued=7, oldest_s=3.0))
     cluster.put("storage-0", "shares", ShareRow(group="h", filter="a/#", members=1, online=0))
@@ -180,7 +176,7 @@ async def test_parts_of_a_group_are_one_row(cluster: ScriptedCluster, capsys: py
 async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of four members has most of what waits; the counter stands still, so its rate is 0."""
+    """One of four members has most of the queue; the counter is constant, so its rate is 0."""
     cluster.put("edge-0", "shares", ShareRow(group="g", filter="a", members=3, queued=2, queued_most=1, delivered=9))
     cluster.put("storage-0", "shares", ShareRow(group="g", filter="a", members=1, queued=6, queued_most=6, delivered=6))
     async with cluster.running():
@@ -195,7 +191,7 @@ async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
 async def test_a_rate_is_asked_for_where_it_is_shown(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Columns that are named are those that are shown, in one look where none is a rate; the first of two is short."""
+    """Without a rate column there is one query; with it, the first query has fewer columns."""
     cluster.put("edge-0", "shares", ShareRow(group="g", filter="a", members=3, delivered=9))
     async with cluster.running():
         assert await cluster.command("share", "list", "--columns", "group,delivered") == 0
@@ -214,7 +210,6 @@ async def test_a_rate_is_asked_for_where_it_is_shown(
 async def test_columns_filters_and_order_are_the_askers(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nodes are asked for the columns that are shown; conditions are theirs to judge."""
     async with cluster.running():
         words = ("--columns", "client_id,connected_at", "--sort", "-client_id", "--filter", "user=a*", "-o", "csv")
         assert await cluster.command("client", "list", *words) == 0
@@ -227,7 +222,7 @@ async def test_columns_filters_and_order_are_the_askers(
 async def test_slow_clients_are_compared_by_one_measure(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By age where none is named; nodes that do not measure so are not asked, and lack nowhere."""
+    """By age by default; nodes without the measure are not queried and not missing."""
     for edge in range(2):
         cluster.put(f"edge-{edge}", "slow", SlowSubscriberRow(client_id="c", by="unsent", value=1.0))
     cluster.put("storage-0", "slow", SlowSubscriberRow(client_id="s", by="queued", value=2.0))
@@ -252,7 +247,7 @@ def test_each_measure_is_one_of_the_tiers() -> None:
 async def test_a_list_by_its_greatest_rows_and_by_a_time(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of all nodes, without zeros; a time is named as programs read it; what is left out has a line."""
+    """Without zeros; times have their names for programs; stderr reports omitted rows."""
     rows = [SessionSummaryRow(client_id=f"s{n}", oldest_s=float(n * 7 % 5), queued=1) for n in range(5)]
     cluster.put("storage-0", "sessions", *rows)
     async with cluster.running():
@@ -269,7 +264,7 @@ async def test_a_list_by_its_greatest_rows_and_by_a_time(
 
 BAD = [
     (("--filter", "moon=1"), "unknown filter key 'moon'"),
-    (("--filter", "moon=1"), "keep_alive_s, expiry_s, inflight"),  # it named connected_at_ms, which no row has
+    (("--filter", "moon=1"), "keep_alive_s, expiry_s, inflight"),  # regression: it listed connected_at_ms
     (("--filter", "connected_at=2026*"), "times cannot be filtered; sort with --sort connected_at"),
     (("--filter", "user"), "use key=value"),
     (("--filter", "user=a", "--filter", "user=b"), "already has a condition"),
@@ -279,7 +274,7 @@ BAD = [
     (("--sort", "moon"), "unknown column 'moon'"),
     (("--sort", "moon", "-o", "json"), "unknown column 'moon'"),
     (("--best", "moon"), "unknown column 'moon'"),
-    (("--best", "queued", "--after", "nonsense"), "leave out --best or the cursor"),
+    (("--best", "queued", "--after", "nonsense"), "cursor works in node order"),
     (("--limit", "0"), "use 1 to 100000"),
     (("--limit", "10000000"), "use 1 to 100000"),
     (("--node", "edge-9"), "unknown node 'edge-9'"),
@@ -293,7 +288,7 @@ BAD = [
 async def test_lines_of_a_routers_list_are_its_rows(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was one line with a list in it, and CSV of two tables."""
+    """Regression: it was one line with a list, and CSV of two tables."""
     page = {"policy_epoch": 2, "next": None, "tokens": [{"token": "a", "role": "viewer"}, {"token": "b"}]}
     cluster.replies["token list"] = AdminReply(0, True, page)
     async with cluster.running():
@@ -306,7 +301,6 @@ async def test_lines_of_a_routers_list_are_its_rows(
 
 
 async def test_what_cannot_be_meant_is_one_line(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 2, and no node is asked."""
     async with cluster.running():
         for words, why in BAD:
             assert await cluster.command("client", "list", *words) == 2, words
@@ -316,7 +310,6 @@ async def test_what_cannot_be_meant_is_one_line(cluster: ScriptedCluster, capsys
 
 
 async def test_the_call_of_the_http_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed alone; nobody has to run."""
     cluster = ScriptedCluster(tmp_path)
     assert await cluster.command("client", "list", "--filter", "client_id=a/b*", "--node", "edge-1", "--show-api") == 0
     assert capsys.readouterr().out == "GET /api/v1/clients?client_id=a%2Fb%2A&node=edge-1&limit=100\n"
@@ -327,12 +320,11 @@ async def test_the_call_of_the_http_service(tmp_path: Path, capsys: pytest.Captu
     [(0, "0s"), (0.25, "0.2s"), (59, "59s"), (61, "1m1s"), (3600, "1h"), (90_061, "1d1h"), (864_000, "10d")],
 )
 def test_durations_have_two_units(seconds: float, shown: str) -> None:
-    """The greatest, and the one below it."""
     assert duration(seconds) == shown
 
 
 def test_times_of_rows() -> None:
-    """Ages for people, ISO 8601 for programs, at the edge of what a calendar has as well."""
+    """Ages for people, ISO 8601 for programs, including calendar limits."""
     assert shown_cell("connected_at_ms", 1_000_000, 1_060.0) == "1m ago"
     assert shown_cell("until_ms", 1_000_000, 400.0) == "in 10m"
     assert plain_row({"at_us": 1_500_000, "since_ms": 1 << 62}) == {
@@ -342,7 +334,6 @@ def test_times_of_rows() -> None:
 
 
 async def test_who_would_be_kicked_is_said_first(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """And nobody is, without --yes."""
     async with cluster.running():
         assert await cluster.command("client", "kick", "--filter", "user=ann") == 2
         said = capsys.readouterr()
@@ -354,7 +345,7 @@ async def test_who_would_be_kicked_is_said_first(cluster: ScriptedCluster, capsy
 
 
 async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table has what nodes tell of themselves, rates of two looks; programs get the router's rows."""
+    """A table has the nodes' metrics and rates; programs get the router's rows."""
     rows = [
         {"node": "edge-0", "tier": "edge", "state": "active", "load": 0.25, "connected": 4},
         {"node": "storage-0", "tier": "storage", "state": "active", "primaries": 2, "replicas": 5, "load": 0.5},
@@ -387,7 +378,6 @@ async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys:
 
 @pytest.mark.parametrize("words", [("client", "show", "c"), ("node", "list"), ("ban", "list"), ("operation", "list")])
 def test_what_is_read_may_be_watched(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again and again, whether a node answered or not, until Ctrl-C."""
     looks = 0
 
     def look(*_: object, **__: object) -> None:

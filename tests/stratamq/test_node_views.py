@@ -59,7 +59,6 @@ def found(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 async def test_a_client_is_asked_for_at_two_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The primary of its partition, and the edge that this names."""
     async with cluster.running():
         assert await cluster.command("client", "show", "dev7", "-o", "json") == 0
         view = found(capsys)
@@ -71,7 +70,7 @@ async def test_a_client_is_asked_for_at_two_nodes(cluster: ScriptedCluster, caps
 
 
 async def test_a_client_that_nobody_knows(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, and exit code 1; a silent primary is exit code 3."""
+    """Exit code 1; with a silent primary exit code 3."""
     async with cluster.running():
         for words in (("client", "show"), ("session", "show"), ("queue", "show")):
             assert await cluster.command(*words, "nobody\x1b[31m") == 1
@@ -83,7 +82,6 @@ async def test_a_client_that_nobody_knows(cluster: ScriptedCluster, capsys: pyte
 
 
 async def test_a_session_and_its_queue(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """With its own subscriptions, not those of a longer name."""
     async with cluster.running():
         assert await cluster.command("session", "show", "dev7", "-o", "json") == 0
         assert [row["filter"] for row in found(capsys)["subscriptions"]] == ["plant/#"]
@@ -96,7 +94,6 @@ async def test_a_session_and_its_queue(cluster: ScriptedCluster, capsys: pytest.
 
 
 async def test_client_explain_says_what_decides(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a sentence, in JSON as a cause; what the nodes lack is said."""
     cluster.put("edge-1", "journal", JournalRow(at_ms=5, event="drop", reason="slow", client_id="dev7", topic="x"))
     async with cluster.running():
         assert await cluster.command("client", "explain", "dev7") == 0
@@ -114,7 +111,6 @@ async def test_client_explain_says_what_decides(cluster: ScriptedCluster, capsys
 
 
 async def test_topic_explain_and_route_show(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The owner first, then whoever may have a subscriber."""
     async with cluster.running():
         assert await cluster.command("topic", "explain", TOPIC, "--qos", "2", "--from", "dev7") == 0
         shown = capsys.readouterr().out
@@ -129,7 +125,7 @@ async def test_topic_explain_and_route_show(cluster: ScriptedCluster, capsys: py
 async def test_an_edge_that_is_silent_is_asked_once(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sixty sessions at it would take a minute otherwise."""
+    """Sixty sessions on it would take a minute otherwise."""
     for number in range(60):
         row = MatchRow(client_id=f"c{number}", filter="#", qos=1, durable=True, partition=1, online=True, why="")
         row.node = "edge-1"
@@ -142,7 +138,6 @@ async def test_an_edge_that_is_silent_is_asked_once(
 
 
 async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Below it stood the same words, of a topic that nobody gets with the router's name before them."""
     cluster.rows["storage-1", "matches"] = []
     cluster.rows["router-0", "resolve"] = [
         ResolvedRouteRow(topic="no/body", shard=0, owner="router-0", state="serving")
@@ -157,10 +152,7 @@ async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsy
 async def test_msg_explain_finds_a_message_in_a_queue(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its origin with a topic or without, by the entry, by the packet; and one that is nowhere.
-
-    Without its topic no queue was searched, though PUBACK gives a publisher the origin alone.
-    """
+    """By origin with or without a topic, by queue entry, by packet, and an unknown one."""
     cluster.put(
         "storage-1", "sessions", SessionSummaryRow(client_id="dev7", queued=3)
     )  # the longest queue, and the only one
@@ -215,7 +207,7 @@ BAD = [
 async def test_a_question_that_no_node_could_read_is_one_line(
     words: tuple[str, ...], why: str, cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ended the link: the node was named as one that does not answer."""
+    """Regression: the request closed the link, and the node was reported as silent."""
     async with cluster.running():
         assert await cluster.command(*words) == 2
     assert capsys.readouterr().err == f"stratamq: {why}\n"
@@ -225,7 +217,7 @@ async def test_a_question_that_no_node_could_read_is_one_line(
 async def test_what_cannot_be_meant_is_one_line(
     words: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With exit code 2, before anybody is asked: no cluster has to run."""
+    """Exit code 2 without a running cluster."""
     assert await ScriptedCluster(tmp_path).command(*words) == 2
     said = capsys.readouterr().err
     assert why in said and said.count("\n") == 1 and len(said) < 400
@@ -246,13 +238,12 @@ async def test_what_cannot_be_meant_is_one_line(
 async def test_the_call_of_the_http_service(
     words: tuple[str, ...], call: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Printed alone; nobody has to run."""
     assert await ScriptedCluster(tmp_path).command(*words, "--show-api") == 0
     assert capsys.readouterr().out == call + "\n"
 
 
 async def test_a_traced_message_is_four_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It printed the first alone."""
+    """Regression: only the first request was printed."""
     assert await ScriptedCluster(tmp_path).command("msg", "send", "a/b", "hi", "--trace", "--show-api") == 0
     begun, sent, read, ended = capsys.readouterr().out.splitlines()
     assert begun.startswith("POST /api/v1/traces {") and '"pattern":"a/b"' in begun
@@ -261,7 +252,7 @@ async def test_a_traced_message_is_four_calls(tmp_path: Path, capsys: pytest.Cap
 
 
 async def test_a_drain_at_a_rate_is_two_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rate was left out."""
+    """Regression: the rate was missing."""
     words = ("node", "drain", "edge-0", "--rate", "50/s", "--show-api")
     assert await ScriptedCluster(tmp_path).command(*words) == 0
     how, order = capsys.readouterr().out.splitlines()
@@ -270,7 +261,6 @@ async def test_a_drain_at_a_rate_is_two_calls(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_partitions_of_the_scripted_cluster_are_the_maps() -> None:
-    """The client's partition is one of those."""
     assert 0 <= partition_of("dev7", 4) < 4
 
 
@@ -286,7 +276,7 @@ async def test_a_router_that_has_no_map_yet_is_one_line(
 
 
 async def test_one_group_as_a_table(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its filters are one fact, its members rows; what no node counts is not told as 0. It ended with a traceback."""
+    """Filters are one field, members are rows; unknown counts are omitted. Regression: a traceback."""
     members = [ShareMemberRow("m1", online=True, queued=2), ShareMemberRow("m2", online=False, queued=0)]
     part = ShareRow(group="g", filter="a/#", members=2, queued=2, partition=0, node="storage-1", who=members)
     cluster.put("storage-1", "shares", part)
@@ -299,9 +289,9 @@ async def test_one_group_as_a_table(cluster: ScriptedCluster, capsys: pytest.Cap
 async def test_a_change_that_waits_for_nobody_names_nobody(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a table; a program gets the empty list. A refusal is its one line, and no empty table before it."""
+    """Programs get the empty list. A refusal is one line without a table."""
     cluster.replies["user enable"] = AdminReply(0, True, {"policy_epoch": 5, "settled": True, "waits_for": []})
-    refused = {"nodes": [_told("storage-0", "no such session")], "waits_for": []}
+    refused = {"nodes": [_reply("storage-0", "no such session")], "waits_for": []}
     cluster.replies["session delete"] = AdminReply(0, False, refused, "storage-0: no such session", 1)
     async with cluster.running():
         assert await cluster.command("user", "enable", "ann") == 0
@@ -313,5 +303,5 @@ async def test_a_change_that_waits_for_nobody_names_nobody(
         assert not shown and said == "stratamq: storage-0: no such session\n"
 
 
-def _told(node: str, error: str) -> dict[str, object]:
+def _reply(node: str, error: str) -> dict[str, object]:
     return {"node": node, "done": False, "count": 0, "lines": [], "error": error}

@@ -1,4 +1,4 @@
-"""Tables and bars of the command line: plain in a pipe, in its own width on a terminal, drawn by ``rich`` only then."""
+"""Tables and progress bars: plain text in a pipe, drawn by ``rich`` on a terminal."""
 
 import io
 import json
@@ -23,14 +23,14 @@ ROWS: list[dict[str, Any]] = [
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def test_a_pipe_gets_plain_lines_of_any_width(capsys: pytest.CaptureFixture[str]) -> None:
-    """Programs cut columns of it: no line is broken, no style is written, no text counts as markup."""
+    """Lines are not wrapped or styled, and markup is not interpreted."""
     print_result(ROWS, OutputFormat.TABLE)
     shown = capsys.readouterr().out
     assert shown == render(ROWS, OutputFormat.TABLE) + "\n"
@@ -41,14 +41,13 @@ def test_a_pipe_gets_plain_lines_of_any_width(capsys: pytest.CaptureFixture[str]
 
 
 def test_facts_keep_the_width_of_all_names() -> None:
-    """Names of tables count, so that facts stand where they stood without them."""
     assert render({"a": 1, "longer": [{"x": 1}]}, OutputFormat.TABLE) == "a       1\n\nX\n1"
     assert render([], OutputFormat.TABLE) == "-" and render(None, OutputFormat.TABLE) == ""
     assert render({}, OutputFormat.TABLE) == ""
 
 
 def test_a_terminal_gets_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long cells are folded, none is cut off; JSON is the same everywhere."""
+    """Long cells are wrapped, not cut; JSON is the same everywhere."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "60")
@@ -66,7 +65,7 @@ def test_a_terminal_gets_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("wish", ["", "1"])
 def test_a_terminal_that_wants_no_colour_gets_plain_text(wish: str) -> None:
-    """In a terminal of its own; an empty NO_COLOR says nothing (https://no-color.org)."""
+    """An empty NO_COLOR has no effect (https://no-color.org)."""
     code = f"import os; os.environ.update(TERM='xterm', NO_COLOR={wish!r})\n"
     code += "from stratamq.cli.output import *; print_result([{'node': 'edge-0', 'n': 1}], OutputFormat.TABLE)"
     ended, shown = at_terminal([sys.executable, "-c", code])
@@ -75,7 +74,6 @@ def test_a_terminal_that_wants_no_colour_gets_plain_text(wish: str) -> None:
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends at its total, with the note behind it."""
     for stream in (io.StringIO(), Terminal()):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setenv("TERM", "xterm")
@@ -89,7 +87,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_library_is_imported_when_a_table_is_drawn() -> None:
-    """JSON does not pay for it, nor does a bar that nobody sees, nor a table in a pipe that has only ASCII."""
+    """Not for JSON, hidden progress bars, or ASCII tables in a pipe."""
     code = """
 import sys
 import time
@@ -109,7 +107,7 @@ print("rich" in sys.modules)
 
 
 def test_lines_of_json_hold_what_json_holds() -> None:
-    """Numbers above 64 bits, halves of pairs, bytes and letters that turn a line around, in lists as well."""
+    """Numbers above 64 bits, lone surrogates, bytes and direction-changing characters, also in lists."""
     for value in (
         1 << 70,
         "\ud800",
@@ -127,7 +125,7 @@ def test_lines_of_json_hold_what_json_holds() -> None:
 
 
 def test_what_is_between_processes_of_a_machine_is_in_json_alone() -> None:
-    """The socket that an edge has for a balancer is no address to connect to; `cluster status` was 190 columns wide."""
+    """An edge's socket for a balancer is local. Regression: `cluster status` was 190 columns wide."""
     rows = [{"node": "edge-0", "clients": {"tls": "h:8883", "@hand-over": "unix:x:/sock"}}]
     assert render(rows, OutputFormat.TABLE).splitlines()[1] == "edge-0  tls=h:8883"
     assert render([{"node": "a", "clients": {"@x": "y"}}], OutputFormat.TABLE).splitlines()[1] == "a     -"
@@ -135,7 +133,6 @@ def test_what_is_between_processes_of_a_machine_is_in_json_alone() -> None:
 
 
 def test_values_that_are_equal_and_look_unlike_have_cells_of_their_own() -> None:
-    """Cells are made once for each value of a column."""
     for values in ([1, True, None, "1", 1.0], [True, False, True], ["a", "", None, "a"], [[1], [1]], [2, 2, 3]):
         assert cells_of(lambda value: value, values) == [cells_of(lambda one: one, [value])[0] for value in values]
     assert cells_of(lambda value: value, [1, True, None]) == ["1", "yes", "-"]
@@ -147,7 +144,7 @@ def test_columns_stand_below_their_heads_whatever_their_letters(capsys: pytest.C
 
 
 def test_moments_are_ages_in_tables_and_texts_elsewhere() -> None:
-    """Of a verb's answer too, as of tokens and bans: those were told in UTC."""
+    """Regression: times of tokens and bans were printed in UTC."""
     made = iso(time.time() - 7_200)
     row = {"token": made, "made_at": made, "until": iso(time.time() + 86_400 * 3 + 60), "reason": "2026-01-01"}
     table = render([row], OutputFormat.TABLE)
