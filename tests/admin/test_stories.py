@@ -42,7 +42,7 @@ async def test_each_source_is_named(words: tuple[str, ...], tmp_path: Path, caps
     async with cluster.running():
         await cluster.command("msg", "explain", *words)
     output = capsys.readouterr()
-    assert "traces of the nodes that answered" in output.out and "lacked: " in output.out
+    assert "traces of the nodes that answered" in output.out and "missing: " in output.out
     assert "ledgers (not read" in output.out and "edge-1" in output.out
 
 

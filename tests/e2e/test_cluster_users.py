@@ -223,7 +223,7 @@ def test_irreversible_change_lists_losses_and_requires_yes(place: Place) -> None
         if not shown:
             assert unsure.returncode == 1 and "--yes" not in unsure.stderr, "somebody has it"
             continue
-        assert unsure.returncode == ExitCode.USAGE and "for good: say --yes" in unsure.stderr
+        assert unsure.returncode == ExitCode.USAGE and "with --yes" in unsure.stderr
         assert all(one in unsure.stdout for one in shown), unsure.stdout
         place.done(*words, "--dry-run")
     assert place.cluster.admin("user", "show", "ulf")["roles"] == ["device"] and not outcome.gone.is_set()

@@ -193,7 +193,7 @@ def test_changes_use_service_and_its_audit(place: OperatedCluster, by_api: ByApi
     assert by_api.run("user", "change", "oscar", "--role", "by-api")[0] == 0
     assert place.ask("user", "show", "oscar").shown["roles"] == ["by-api"]
     unsure = by_api.run("user", "delete", "oscar")
-    assert unsure[0] == 2 and "by-api" in unsure[1] and "say --yes" in unsure[2]
+    assert unsure[0] == 2 and "by-api" in unsure[1] and "with --yes" in unsure[2]
     assert by_api.run("user", "delete", "oscar", "--yes")[0] == by_api.run("role", "delete", "by-api", "--yes")[0] == 0
     audit = (place.cluster.data / "admin" / "audit.jsonl").read_text()
     assert '"user password"' not in audit and '"user add"' in audit

@@ -33,7 +33,7 @@ def test_damage_found_late_is_quarantined_and_rebuilt() -> None:
             second.wait_for(lambda: whole(second), "whole again")
             log = (data / "logs" / "storage-1.log").read_text()
             assert log.count("quarantined as") == 1
-            assert "storage-1 put its damaged store aside (its log says as what)" in second.log.read_text()
+            assert "storage-1 quarantined its damaged store (see its log)" in second.log.read_text()
             assert "checksum of the record" in log
             assert "Traceback" not in log
             absent = connected(second, 0, "absent", clean=False)

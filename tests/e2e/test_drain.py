@@ -140,10 +140,10 @@ def test_interrupted_drain_is_undone(cluster: LocalCluster) -> None:
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stderr is not None
-        assert "20 clients, let go at 1/s (20 s)" in process.stderr.readline()
+        assert "20 clients, disconnected at 1/s (20 s)" in process.stderr.readline()
         cluster.wait_for(lambda: drained(cluster)["told"] >= before + 3, "some are gone", TIMEOUT_S)
         process.send_signal(signal.SIGINT)
-        assert re.search(r"stopped: \d+ of 20 clients have stayed at edge-1", process.stderr.read())
+        assert re.search(r"cancelled: \d+ of 20 clients remain at edge-1", process.stderr.read())
         assert process.wait(PATIENCE_S) == 130
     cluster.wait_for(lambda: readiness(cluster)[0] == 200 and not is_refused(cluster), "open again", TIMEOUT_S)
     for stream in streams:

@@ -172,7 +172,7 @@ def test_router_lists_have_filters_columns_and_limits(place: OperatedCluster) ->
     odd = place.ask("ban", "list", "--filter", "reason=o*", "--columns", "value")
     assert odd.shown["bans"] == [{"value": "banned-1"}, {"value": "banned-3"}] and not odd.said
     first = place.ask("ban", "list", "--filter", "reason=e*", "--limit", "1")
-    assert len(first.shown["bans"]) == 1 and first.shown["next"] is None and "1 bans are shown" in first.said
+    assert len(first.shown["bans"]) == 1 and first.shown["next"] is None and "1 bans shown" in first.said
     assert len(place.ask("ban", "list", "--all").shown["bans"]) == 5
     chosen = ("--filter", "primary=storage-0", "--columns", "partition,primary")
     own = place.ask("ring", "show", *chosen).shown["partitions"]
@@ -225,7 +225,7 @@ def test_one_command_kicks_many_clients(place: OperatedCluster) -> None:
         client.on_disconnect = lambda *given: ended.append(given[3].value)
         client.reconnect_delay_set(60, 60)
     code, shown, errors = place.run("client", "kick", "--filter", "client_id=kicked-*")
-    assert code == 2 and shown.startswith("6 clients: kicked-0") and "say --yes" in errors
+    assert code == 2 and shown.startswith("6 clients: kicked-0") and "with --yes" in errors
     assert place.run("client", "kick", "--filter", "client_id=kicked-*", "--dry-run")[0] == 0
     assert all(client.is_connected() for client in many)
     code, shown, errors = place.run("client", "kick", "--filter", "client_id=kicked-*", "--reason", "0x89", "--yes")
@@ -248,7 +248,7 @@ def test_operator_sends_and_deletes_retained_messages(place: OperatedCluster) ->
     assert place.ask("retained", "get", "sent/2").shown["payload"]
     for words in (("clear", "sent/2"), ("purge", "sent/+")):
         refused = place.ask("retained", *words)
-        assert refused.code == 2 and "say --yes" in refused.said
+        assert refused.code == 2 and "with --yes" in refused.said
     assert place.ask("retained", "purge", "sent/#", "--dry-run").shown == [{"topic": "sent/2", "bytes": kept["bytes"]}]
     assert place.ask("retained", "purge", "sent/#", "--yes").shown == {"cleared": 1}
     place.cluster.wait_for(lambda: got[-1] == ("sent/2", b"", False), "told", WAIT_S)

@@ -28,7 +28,7 @@ def test_operator_accepts_loss_of_wiped_disk() -> None:
         assert "edge-0 is not a live storage node" in refused.stderr
         asked = ("ring", "recover", "all", "--accept-loss", "storage-0")
         unsure = cluster.command(*asked, "-o", "json", "--data", str(cluster.data))
-        assert unsure.returncode == 2 and "lost for good" in unsure.stderr and "say --yes" in unsure.stderr
+        assert unsure.returncode == 2 and "permanently" in unsure.stderr and "with --yes" in unsure.stderr
         assert len(json.loads(unsure.stdout)["partitions"]) == without_primary(cluster) == 8, (
             "what is left is said first"
         )

@@ -95,7 +95,7 @@ async def test_an_order_of_unknown_fate_is_given_again_under_its_identifier(tmp_
     assert not first.repeated and second.repeated
 
 
-async def test_a_router_that_did_nothing_is_no_repeat(tmp_path: Path) -> None:
+async def test_request_after_router_without_effect_is_not_marked_repeated(tmp_path: Path) -> None:
     """It does not lead: the order is new to the next one."""
     routers = Routers(tmp_path, [follows("router-1"), lambda _: (True, {})])
     assert isinstance(await routers.ask(), AdminReply)
@@ -110,7 +110,7 @@ async def test_each_order_has_an_identifier_of_its_own(tmp_path: Path) -> None:
     assert len({question.order for question in routers.questions}) == 2
 
 
-async def test_a_router_asked_by_name_that_follows_another_says_so_at_once(tmp_path: Path) -> None:
+async def test_request_to_named_follower_fails_immediately(tmp_path: Path) -> None:
     """Whoever names a router is told whom to ask instead."""
     routers = Routers(tmp_path, [follows("router-1"), follows("")])
     assert isinstance(await routers.ask(by_name=True), UserError)

@@ -61,7 +61,7 @@ def test_a_break_is_named_with_its_line(audit: Path, change: str, capsys: pytest
 
 @pytest.mark.parametrize("thing", ["nothing", "folder"])
 @pytest.mark.parametrize("verb", ["verify", "tail"])
-def test_what_is_no_file_is_said_in_one_line(
+def test_audit_of_non_file_fails_with_one_line(
     tmp_path: Path, verb: str, thing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No traceback, exit code 1."""

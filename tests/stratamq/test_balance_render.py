@@ -25,7 +25,9 @@ def test_a_file_is_replaced_on_a_change_alone(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["edges.conf", "runs"]
 
 
-def test_a_command_that_fails_is_told_and_the_file_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_balance_render_failing_command_is_reported_and_file_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "edges.conf"
     keep_file(path, "one\n", "false")
     assert path.read_text() == "one\n" and "`false` failed with exit code 1" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def stratamq(*arguments: str, timeout: float = 60, **environment: str) -> subpro
     return run_command(*arguments, timeout_s=timeout, environment={**clean, **environment})
 
 
-def test_help_imports_nothing_slow() -> None:
+def test_help_imports_no_slow_module() -> None:
     slow = ("trio", "pydantic", "cryptography", "rich", "starlette", "anycorn", "pyarrow", "msgspec", "lsm")
     code = f"""
 import sys
@@ -71,7 +71,7 @@ def test_a_command_line_makes_the_verbs_of_its_first_word_alone() -> None:
 
 
 @pytest.mark.parametrize("words", ["store", "store stats", "store verify", "check", "record", "jobs", "jobs audit"])
-def test_verbs_of_other_rooms_have_the_same_help_and_one_line_for_a_mistake(words: str) -> None:
+def test_external_commands_print_usage_errors_in_one_line(words: str) -> None:
     """Regression: `store -h` was refused, and errors of `check` had a box."""
     shown = stratamq(*words.split(), "-h")
     assert (shown.returncode, shown.stderr) == (0, "") and "stratamq" in shown.stdout
@@ -134,7 +134,7 @@ def test_config_check_and_show(tmp_path: Path) -> None:
     assert "environment STRATAMQ_STORAGE__QUEUE_FULL" in everything.stdout
 
 
-def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
+def test_operator_errors_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     missing = stratamq("router", "--set", f"node.data_dir={tmp_path / 'r'}", "--set", "node.certificate=/none.pem",
                        "--set", "node.key=/none.key", "--set", "node.authority=/none.pem")  # fmt: skip
@@ -185,7 +185,7 @@ def test_gossip_keys_are_made_and_named_and_never_shown(tmp_path: Path) -> None:
     assert "need 0600" in stratamq("membership", "keys", "show-file", str(file)).stderr
 
 
-def test_rooms_that_are_not_there_are_one_line() -> None:
+def test_missing_package_fails_with_one_line() -> None:
     from conf.errors import UserError
     from stratamq.cli.external_commands import _command
 

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> ScriptedCluster:
     return made
 
 
-async def test_doctor_ends_with_what_it_found(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_doctor_exit_code_follows_findings(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """0 with warnings, 1 where something fails, also where a node is silent; 2 for a wrong line."""
     async with cluster.running():
         assert await cluster.command("doctor", "--over", "0", "-o", "json") == 0
@@ -82,9 +82,7 @@ async def test_a_bundle_holds_no_planted_secret(
         assert await cluster.command("support", "bundle", "--over", "0", "--no-logs", "--to", after, *SHORT) == 3
 
 
-def test_a_bundle_that_cannot_be_written_is_refused_before_anybody_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bundle_with_unwritable_path_fails_before_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was refused after half a minute, and a folder as a file that is there."""
     there = tmp_path / "there.tar.gz"
     there.touch()

@@ -42,7 +42,7 @@ LOSING = {  # commands about one thing that wait for --yes, with a word of what 
 
 
 @pytest.mark.parametrize("verb", sorted(LOSING))
-def test_what_is_lost_is_said_before_it_is_done(
+def test_destructive_verb_prints_loss_and_requires_yes(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """NIST: protect. It is tried, so that a refusal comes first; without --yes nothing is changed."""
@@ -68,7 +68,7 @@ def test_each_change_has_a_dry_run(verb: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("verb", sorted(ABOUT))
-def test_a_dry_run_changes_nothing(
+def test_dry_run_changes_no_state(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is tried by the router, or told here where no node tries it; `node undrain --dry-run` was carried out."""
@@ -86,7 +86,9 @@ def test_a_dry_run_changes_nothing(
     assert len(asked) == (1 if tried_by_router else 0)
 
 
-def test_a_key_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_of_key_install_does_not_print_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """NIST: protect. Of what may be secret a trial shows nothing."""
     monkeypatch.setattr(node_requests, "ask_links", None)
     assert main(["membership", "keys", "generate", str(tmp_path / "key")]) == 0
@@ -94,7 +96,7 @@ def test_a_key_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert (tmp_path / "key").read_text().split()[0] not in capsys.readouterr().out
 
 
-def test_a_trial_of_a_drain_says_which_copies_nobody_takes(
+def test_drain_dry_run_reports_copies_without_target(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With as many storage nodes as copies the plan had moves to nobody, and no word about what they mean."""

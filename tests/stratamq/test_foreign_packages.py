@@ -33,6 +33,6 @@ def test_a_foreign_package_is_named(room: str, words: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.parametrize("name", ["conf.nothing", "pyspark", ""])
-def test_what_is_only_missing_stays_an_error(name: str) -> None:
+def test_missing_package_stays_import_error(name: str) -> None:
     with pytest.raises(ImportError):
         explain_conflict(ImportError("no module", name=name or None))

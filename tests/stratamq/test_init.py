@@ -93,7 +93,7 @@ def test_names_and_addresses_of_several_hosts(tmp_path: Path) -> None:
     assert names.get_values_for_type(x509.DNSName) == ["mqtt.example.org", "localhost"]
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_init_overwrites_no_file(tmp_path: Path) -> None:
     """Neither by a second `init` nor by an added node; a failure creates no files."""
     folder = tmp_path / "cluster"
     made = ClusterFolder(folder, NOW)
@@ -208,7 +208,7 @@ def test_an_administrators_certificate_lies_beside_the_operators(tmp_path: Path)
         find_access("", tmp_path / "cluster")
 
 
-def test_certificates_of_gateways_are_made_and_nothing_else(tmp_path: Path) -> None:
+def test_init_gateway_creates_only_certificates(tmp_path: Path) -> None:
     """`init` creates one, `--add gateway/NAME` further ones; the layout does not contain them."""
     made = ClusterFolder(tmp_path / "cluster", NOW)
     made.create("stratamq", ())

@@ -51,7 +51,7 @@ def test_filters(filters: tuple[str, ...], found: list[str]) -> None:
     assert nodes(*filters) == found
 
 
-def test_no_pattern_is_slow() -> None:
+def test_filter_pattern_runs_in_bounded_time() -> None:
     began = time.process_time()
     rows, _ = wish(["k=" + "*a" * 20 + "b"], "", 1, everything=False).chosen([{"k": "a" * 2_000}])
     assert not rows and time.process_time() - began < 2
@@ -76,7 +76,7 @@ def test_limits_and_columns() -> None:
         ([], "node,colour", 1, "unknown column 'colour': use one of node, tier"),
     ],
 )
-def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: str, limit: int, said: str) -> None:
+def test_invalid_list_option_fails_with_one_line(filters: list[str], columns: str, limit: int, said: str) -> None:
     """The error has the exit code of wrong usage."""
     with pytest.raises(UserError) as refused:
         wish(filters, columns, limit, everything=False).chosen(ROWS)
@@ -84,14 +84,14 @@ def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: st
     assert refused.value.exit_code == ExitCode.USAGE
 
 
-def test_a_list_that_says_its_columns_refuses_others_before_it_has_rows() -> None:
+def test_list_with_known_columns_refuses_others_without_rows() -> None:
     for filters, columns in ((["colour=red"], ""), ([], "colour")):
         with pytest.raises(UserError, match="'colour': use one of node, tier"):
             wish(filters, columns, 1, everything=False, known=("node", "tier"))
     assert wish(["node=x"], "tier", 1, everything=False, known=("node", "tier")).chosen([]) == ([], 0)
 
 
-def test_usage_is_judged_before_a_node_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_options_are_validated_before_requests(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nodes", "list", "--limit", "0"]) == ExitCode.USAGE
     assert capsys.readouterr().err == "stratamq: --limit 0 is out of range: use 1 to 100000, or --all for every row\n"
 
@@ -122,7 +122,7 @@ def test_csv_has_a_head_and_bare_values() -> None:
 
 @pytest.mark.parametrize("output", OutputFormat)
 @pytest.mark.parametrize("result", [[{"client": HOSTILE, HOSTILE: [HOSTILE]}], {"a": HOSTILE, HOSTILE: {HOSTILE: 1}}])
-def test_a_name_does_not_reach_the_terminal(output: OutputFormat, result: Any) -> None:
+def test_output_escapes_control_characters_in_names(output: OutputFormat, result: Any) -> None:
     """Client IDs may contain any character; JSON output decodes to the original."""
     shown = render(result, output)
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
@@ -136,7 +136,7 @@ def test_a_name_does_not_reach_the_terminal(output: OutputFormat, result: Any) -
         assert r"a\x1b[31m\x9b2J\u202e\x7f\n\U000e0041\ud800" in shown
 
 
-def test_an_error_does_not_reach_the_terminal_either(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     """Errors quote names; a newline in the message is kept."""
     report([UserError("no client \x1b[31mred\n  at edge-1")])
     assert capsys.readouterr().err == "stratamq: no client \\x1b[31mred\n  at edge-1\n"

@@ -97,7 +97,7 @@ def test_another_port_is_chosen_where_one_was_taken_meanwhile(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("settings", "path"), [((), "/mqtt"), (("edge.listeners.ws.path=/live",), "/live")])
-def test_what_is_shown_of_a_websocket_ends_with_its_path(settings: tuple[str, ...], path: str, tmp_path: Path) -> None:
+def test_websocket_address_ends_with_path(settings: tuple[str, ...], path: str, tmp_path: Path) -> None:
     """A client without it gets 404: MQTT.js, for one, asks for / when its URL ends with the port."""
     options = UpOptions(edges=2, data=None, plain_port=0, ws_port=0, settings=settings)
     for edge in make_plan(options, tmp_path, NOW).of_tier("edge"):

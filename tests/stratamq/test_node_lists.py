@@ -83,7 +83,7 @@ async def test_every_form_has_the_same_rows(cluster: ScriptedCluster, capsys: py
     assert "OWNER_EPOCH" in found["wide"].splitlines()[0]
 
 
-async def test_a_list_that_is_cut_says_so_and_goes_on(
+async def test_limited_list_reports_omitted_rows_and_continues_by_cursor(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The cursor is valid for this query only; --all prints all rows."""
@@ -130,7 +130,7 @@ async def test_a_partition_without_primary_is_named(tmp_path: Path, capsys: pyte
     assert page.splitlines()[1].split() == ["s", "no", "-", "-", "2", "KiB", "-", "never"]
 
 
-async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_client_names_print_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Control characters, HTML and 64 KiB, in every format; programs get the complete value."""
     cluster = ScriptedCluster(tmp_path, edges=1)
     long = "x" * 65_535
@@ -148,7 +148,9 @@ async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytes
                 assert "(65535 characters)" in shown and len(shown) < 1_000
 
 
-async def test_the_greatest_of_all_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_slow_lists_largest_rows_of_all_nodes(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`slow` and `drops` have no cursor: each node returns its largest rows."""
     for edge, values in ((0, (5.0, 1.0)), (1, (3.0, 9.0))):
         slow = [SlowSubscriberRow(client_id=f"{edge}-{value:g}", by="ack", value=value) for value in values]
@@ -188,7 +190,7 @@ async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
     assert sorted(node for node, _ in cluster.queries)[::2] == ["edge-0", "edge-1", "storage-0"], "each node twice"
 
 
-async def test_a_rate_is_asked_for_where_it_is_shown(
+async def test_rate_is_queried_only_for_shown_column(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a rate column there is one query; with it, the first query has fewer columns."""
@@ -207,7 +209,7 @@ async def test_a_rate_is_asked_for_where_it_is_shown(
         assert "columns=group%2Cdelivered&" in capsys.readouterr().out
 
 
-async def test_columns_filters_and_order_are_the_askers(
+async def test_columns_filters_and_sort_are_passed_to_nodes(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with cluster.running():
@@ -333,7 +335,9 @@ def test_times_of_rows() -> None:
     }
 
 
-async def test_who_would_be_kicked_is_said_first(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_kick_by_filter_prints_clients_and_requires_yes(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with cluster.running():
         assert await cluster.command("client", "kick", "--filter", "user=ann") == 2
         said = capsys.readouterr()
@@ -377,7 +381,7 @@ async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys:
 
 
 @pytest.mark.parametrize("words", [("client", "show", "c"), ("node", "list"), ("ban", "list"), ("operation", "list")])
-def test_what_is_read_may_be_watched(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_repeats_read_commands(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     def look(*_: object, **__: object) -> None:

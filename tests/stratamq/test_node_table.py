@@ -8,7 +8,7 @@ def row(node: str, *lines: str, count: int = 0, error: str = "") -> dict[str, ob
     return {"node": node, "done": not error, "count": count, "lines": list(lines), "error": error}
 
 
-def test_facts_are_columns_and_a_trial_did_nothing() -> None:
+def test_node_table_facts_are_columns_and_dry_run_omits_done() -> None:
     """They stood in one column, and a trial said DONE yes."""
     rows = [row("s1", "entries 5", "bytes 2048", "will none", "expires_in_s 3600", count=1)]
     facts = {"ENTRIES": 5, "BYTES": "2 KiB", "WILL": "none", "EXPIRES_IN": "1h"}

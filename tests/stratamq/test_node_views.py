@@ -58,7 +58,9 @@ def found(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-async def test_a_client_is_asked_for_at_two_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_client_show_queries_primary_and_edge(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with cluster.running():
         assert await cluster.command("client", "show", "dev7", "-o", "json") == 0
         view = found(capsys)
@@ -69,7 +71,7 @@ async def test_a_client_is_asked_for_at_two_nodes(cluster: ScriptedCluster, caps
         assert "asked      storage-1, edge-1" in shown and "receive_maximum" in shown
 
 
-async def test_a_client_that_nobody_knows(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_client_show_unknown_client_fails(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1; with a silent primary exit code 3."""
     async with cluster.running():
         for words in (("client", "show"), ("session", "show"), ("queue", "show")):
@@ -93,7 +95,9 @@ async def test_a_session_and_its_queue(cluster: ScriptedCluster, capsys: pytest.
         assert await cluster.command("queue", "show", "dev7", "--payload", "full") == 2
 
 
-async def test_client_explain_says_what_decides(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_client_explain_prints_deciding_cause(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.put("edge-1", "journal", JournalRow(at_ms=5, event="drop", reason="slow", client_id="dev7", topic="x"))
     async with cluster.running():
         assert await cluster.command("client", "explain", "dev7") == 0
@@ -122,7 +126,7 @@ async def test_topic_explain_and_route_show(cluster: ScriptedCluster, capsys: py
         assert route["resolved"]["cached_at"] == ["edge-0"] and route["cached"][0]["node"] == "edge-0"
 
 
-async def test_an_edge_that_is_silent_is_asked_once(
+async def test_topic_explain_queries_silent_edge_once(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Sixty sessions on it would take a minute otherwise."""
@@ -137,7 +141,7 @@ async def test_an_edge_that_is_silent_is_asked_once(
     assert sum(look.what == "client" for node, look in cluster.queries if node == "edge-1") == 1
 
 
-async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_explanation_prints_verdict_once(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.rows["storage-1", "matches"] = []
     cluster.rows["router-0", "resolve"] = [
         ResolvedRouteRow(topic="no/body", shard=0, owner="router-0", state="serving")
@@ -286,7 +290,7 @@ async def test_one_group_as_a_table(cluster: ScriptedCluster, capsys: pytest.Cap
         assert "filters  a/#" in shown and "m1" in shown and "m2" in shown and "delivered" not in shown
 
 
-async def test_a_change_that_waits_for_nobody_names_nobody(
+async def test_change_without_pending_nodes_omits_pending_list(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Programs get the empty list. A refusal is one line without a table."""

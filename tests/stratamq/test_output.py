@@ -106,7 +106,7 @@ print("rich" in sys.modules)
     assert [line for line in done.stdout.splitlines() if line in ("True", "False")] == ["False", "False", "True"]
 
 
-def test_lines_of_json_hold_what_json_holds() -> None:
+def test_json_lines_equal_json_output() -> None:
     """Numbers above 64 bits, lone surrogates, bytes and direction-changing characters, also in lists."""
     for value in (
         1 << 70,
@@ -124,7 +124,7 @@ def test_lines_of_json_hold_what_json_holds() -> None:
         assert json.loads(line) == wanted
 
 
-def test_what_is_between_processes_of_a_machine_is_in_json_alone() -> None:
+def test_local_addresses_are_printed_in_json_only() -> None:
     """An edge's socket for a balancer is local. Regression: `cluster status` was 190 columns wide."""
     rows = [{"node": "edge-0", "clients": {"tls": "h:8883", "@hand-over": "unix:x:/sock"}}]
     assert render(rows, OutputFormat.TABLE).splitlines()[1] == "edge-0  tls=h:8883"
@@ -132,18 +132,18 @@ def test_what_is_between_processes_of_a_machine_is_in_json_alone() -> None:
     assert "unix:x:/sock" in render(rows, OutputFormat.JSON)
 
 
-def test_values_that_are_equal_and_look_unlike_have_cells_of_their_own() -> None:
+def test_equal_values_of_different_types_have_separate_cells() -> None:
     for values in ([1, True, None, "1", 1.0], [True, False, True], ["a", "", None, "a"], [[1], [1]], [2, 2, 3]):
         assert cells_of(lambda value: value, values) == [cells_of(lambda one: one, [value])[0] for value in values]
     assert cells_of(lambda value: value, [1, True, None]) == ["1", "yes", "-"]
 
 
-def test_columns_stand_below_their_heads_whatever_their_letters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_aligned_with_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["client_id", "n"], [["日本", "plain", "a"], ["1", "22", "333"]])
     assert capsys.readouterr().out.splitlines() == ["CLIENT_ID  N", "日本       1", "plain      22", "a          333"]
 
 
-def test_moments_are_ages_in_tables_and_texts_elsewhere() -> None:
+def test_timestamps_are_ages_in_tables_and_text_elsewhere() -> None:
     """Regression: times of tokens and bans were printed in UTC."""
     made = iso(time.time() - 7_200)
     row = {"token": made, "made_at": made, "until": iso(time.time() + 86_400 * 3 + 60), "reason": "2026-01-01"}

@@ -102,7 +102,7 @@ async def test_no_restart(tmp_path: Path) -> None:
         await cluster.nodes.stop()
 
 
-async def test_a_node_that_cannot_start_is_told_in_its_own_words(tmp_path: Path) -> None:
+async def test_failed_start_prints_error_of_node(tmp_path: Path) -> None:
     """The node's one clear line, no traceback; the others are not left running."""
     cluster = Cluster(tmp_path, "good", "fail")
     with pytest.RaisesGroup(UserError, flatten_subgroups=True, allow_unwrapped=True) as caught:

@@ -29,7 +29,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def test_the_section_has_what_a_newcomer_needs() -> None:
+def test_readme_quick_start_lists_required_commands() -> None:
     """One command, the three services, a publish over TLS."""
     lines = lines_of((ROOT / "README.md").read_text())
     assert [line.split(" --")[0] for line in lines[:5]] == [

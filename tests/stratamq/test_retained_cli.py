@@ -9,7 +9,9 @@ from wire.messages.operators import AdminReply
 from wire.messages.topic_rows import RetainedMessageRow
 
 
-async def test_nothing_is_taken_away_while_a_node_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_retained_clear_with_silent_node_deletes_no_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is lost is said first, and of a silent node's messages nobody can say it."""
     cluster = ScriptedCluster(tmp_path, storages=2)
     cluster.put("storage-0", "retained", RetainedMessageRow(topic="a/1", bytes=3))

@@ -42,7 +42,7 @@ def acts(*steps: Any) -> Callable[..., Any]:
     return act
 
 
-def test_a_watch_goes_on_while_nobody_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_continues_without_reachable_router(capsys: pytest.CaptureFixture[str]) -> None:
     """An election ended it. Whoever cannot be asked from the start is told so at once."""
     for first in (None, typer.Exit(3)):
         with pytest.raises(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def test_a_thing_that_is_gone_may_come_back(capsys: pytest.CaptureFixture[str]) 
         again_and_again(acts(gone), OutputFormat.TABLE, 0.01, watch=True)
 
 
-def test_a_list_that_is_watched_goes_on_and_names_who_is_silent(
+def test_watched_list_continues_and_names_silent_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rows of a node that did not answer were missing without a word."""
@@ -77,7 +77,7 @@ def test_a_list_that_is_watched_goes_on_and_names_who_is_silent(
     assert main(["client", "list", "--watch", "--every", "0.1"]) == 4
 
 
-def test_a_look_is_drawn_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_clears_screen_after_complete_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal was empty for as long as the nodes were asked."""
     screen, terminal = pty.openpty()
     written: list[bytes] = []
@@ -131,7 +131,7 @@ def stats(connections: int | None = None, sessions: int | None = None) -> StatsR
     return msgspec.structs.replace(made, connections=connections, sessions=sessions)
 
 
-async def test_one_look_of_top(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_top_once_prints_one_table(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Each node is asked once for figures and once for slow clients; one look has no rates."""
     async with cluster.running():
         assert await cluster.command("top", "--once") == 0

@@ -57,7 +57,7 @@ def test_paths_avoid_an_agent_that_forwards_nothing(tmp_path: Path) -> None:
         until(lambda: bool(neighbour()["passed_by"]), PATIENCE_S, "x to be passed by")
         assert neighbour()["not_passed_on"] == {"d": 10} and neighbour()["passed_by"] == "not_passed_on"
         line = next(line for line in site.command("status").stdout.splitlines() if line.startswith("neighbour x"))
-        assert "passed by (not_passed_on), has kept 10 messages for d that did not come on" in line
+        assert "passed by (not_passed_on), stores 10 messages for d that were not forwarded" in line
         publisher.publish("plant/x", b"around")
         until(lambda: subscriber.payloads[b"around"] == 1, PATIENCE_S, "the message by the other way")
         assert subscriber.paths[b"around"] == ["a", "p", "q", "d"]

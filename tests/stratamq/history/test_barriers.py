@@ -55,7 +55,7 @@ def test_an_overlapping_publish_may_be_skipped() -> None:
     assert script.found() == {}
 
 
-def test_a_message_of_the_next_subscription_proves_nothing_about_the_last() -> None:
+def test_barrier_message_of_next_subscription_proves_no_gap() -> None:
     """m1 was still on its way when the client unsubscribed; m2 came through a subscription made later."""
     script = ephemeral()
     script.subscribe("sub", "a")
@@ -78,7 +78,7 @@ def test_an_ephemeral_session_that_broke_has_no_claim() -> None:
     assert script.found() == {}
 
 
-def test_another_publishers_message_proves_nothing() -> None:
+def test_barrier_message_of_other_publisher_proves_no_gap() -> None:
     script = ephemeral()
     script.subscribe("sub", "a")
     script.connect("other")
@@ -128,7 +128,7 @@ def test_another_filter_or_a_new_subscribe_explains_the_message() -> None:
     assert script.found() == {}
 
 
-def test_an_unanswered_unsubscribe_ends_nothing() -> None:
+def test_unanswered_unsubscribe_keeps_subscription() -> None:
     script = ephemeral()
     script.subscribe("sub", "a")
     script.unknown(script.invoke(Kind.UNSUBSCRIBE, "sub", topic_filter="a"))

@@ -44,7 +44,7 @@ def test_a_duplicate_counts_though_the_publish_is_unknown() -> None:
     assert script.found() == {"duplicate": 1}
 
 
-def test_a_clean_start_begins_anew() -> None:
+def test_duplicate_scope_ends_at_clean_start() -> None:
     script = subscribed()
     script.publish("pub", "a", "m1", qos=2)
     script.receive("sub", "a", "m1", qos=2)
@@ -90,7 +90,7 @@ def test_a_retained_copy_is_not_a_duplicate() -> None:
     assert script.found() == {}
 
 
-def test_qos_1_publishes_are_not_judged() -> None:
+def test_duplicate_ignores_qos_1_publishes() -> None:
     script = subscribed()
     number = script.publishing("pub", "a", "m1")
     script.event(Kind.RESEND, "pub", operation=number)

@@ -68,7 +68,7 @@ def test_loss_across_reconnects_is_loss() -> None:
     assert script.found() == {"lost": 1}
 
 
-def test_a_forgotten_session_excuses_nothing() -> None:
+def test_lost_session_is_no_excuse_for_lost_messages() -> None:
     """The broker lost session and queue: both are findings, though the client subscribed again."""
     script = subscribed()
     script.close("sub")
@@ -128,7 +128,7 @@ def test_counted_drops_are_set_off() -> None:
     assert script.found() == {"lost": 1}
 
 
-def test_nothing_is_lost_before_the_quiet_phase_or_for_an_absent_client() -> None:
+def test_lost_without_quiet_phase_or_with_offline_client_reports_no_loss() -> None:
     script = subscribed()
     script.publish("pub", "a/b", "m1")
     assert script.found() == {}

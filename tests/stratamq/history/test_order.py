@@ -95,7 +95,7 @@ def test_an_accepted_message_is_ordered_across_publisher_connections() -> None:
     assert script.found() == {"order": 1}
 
 
-def test_retained_replay_and_shared_subscriptions_are_not_judged() -> None:
+def test_order_ignores_retained_replay_and_shared_subscriptions() -> None:
     script = subscribed("a")
     script.publish("pub", "a", "m1", retain=True)
     script.publish("pub", "a", "m2", retain=True)
@@ -110,7 +110,7 @@ def test_retained_replay_and_shared_subscriptions_are_not_judged() -> None:
     assert script.found() == {}
 
 
-def test_fighting_connections_are_judged_one_by_one() -> None:
+def test_order_overlapping_connections_are_checked_separately() -> None:
     """What the old connection still had in its buffer may be read after the new one's first message."""
     script = Script()
     script.connect("one", "c")
@@ -131,7 +131,7 @@ def test_fighting_connections_are_judged_one_by_one() -> None:
     assert script.found() == {"order": 1}
 
 
-def test_what_was_sent_before_the_subscription_may_come_with_its_repeat() -> None:
+def test_order_repeat_after_subscribe_may_arrive_late() -> None:
     """Simulation seed 84170: its publisher's edge died, and it sent everything again, in order."""
     for resubscribed, found in ((True, {}), (False, {"order": 1})):
         script = subscribed("a")

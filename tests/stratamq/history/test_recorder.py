@@ -169,7 +169,7 @@ async def test_who_was_cut_off_asks_again() -> None:
     assert all(gap.ok is not None and gap.length_s < 10.0 for gap in waits), waits
 
 
-async def test_without_a_broker_the_run_ends_and_says_so(tmp_path: Path) -> None:
+async def test_recorder_without_broker_ends_and_records_failure(tmp_path: Path) -> None:
     """Every wait of the recorder is bounded."""
     broker = Mosquitto(tmp_path, persistence=False)  # never started
     with trio.fail_after(PATIENCE_S):

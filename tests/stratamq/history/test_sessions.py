@@ -243,14 +243,14 @@ def test_a_session_resumed_within_the_will_delay_keeps_it_silent() -> None:
     assert script.found() == {"will_once": 1}
 
 
-def test_a_delayed_will_comes_when_nobody_returned() -> None:
+def test_delayed_will_without_reconnect_is_published() -> None:
     script = watched(delay_s=5)
     script.close("c")
     script.quiet()
     assert script.found() == {"will_once": 1}
 
 
-def test_a_will_delay_begins_when_somebody_is_served() -> None:
+def test_will_detection_starts_when_broker_serves_a_client() -> None:
     """Simulation seed 77078: every node was down for 27 s, and the client was back before the delay had run."""
     script = watched(delay_s=5)
     script.close("c")

@@ -16,7 +16,7 @@ from wire.messages.query_kinds import LOOK_KINDS
 
 
 @pytest.mark.parametrize("what", sorted(LOOK_KINDS))
-def test_a_row_is_told_as_the_command_line_prints_it(what: str) -> None:
+def test_api_row_equals_command_line_row(what: str) -> None:
     """Names and texts of moments too: it told them as milliseconds, under names that nothing else has."""
     kind = LOOK_KINDS[what].row
     row = kind(**values(what, "a"))
@@ -32,7 +32,7 @@ def test_a_text_is_read_back() -> None:
     assert [ms_of(iso(at_ms / 1000)) for at_ms in (0, 1_795_697_164_113)] == [0, 1_795_697_164_113]
 
 
-def test_the_description_says_that_it_is_a_moment() -> None:
+def test_openapi_describes_timestamps() -> None:
     kind = told_type(LOOK_KINDS["clients"].row)
 
     @get("/")
