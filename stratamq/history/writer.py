@@ -1,7 +1,7 @@
-"""Writing a history, line by line, while it happens.
+"""Writes a history line by line during a run.
 
-Decides the operation and connect numbers; the clock is the caller's, so that a simulation on virtual time writes
-the same format as the recorder. Each line is written whole and in order; buffering is the sink's.
+Assigns operation and connect numbers. The caller provides the time, so the simulation writes the same format. Lines are
+written whole and in order; the sink may buffer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HistoryWriter:
         self._write(HistoryRecord(time_ns=time_ns, phase=phase, kind=kind, operation=operation, **fields))
 
     def event(self, time_ns: int, kind: Kind, **fields: Any) -> None:
-        """Write a line that has no second half."""
+        """Write a line without a completion line."""
         self._write(HistoryRecord(time_ns=time_ns, phase=OperationPhase.EVENT, kind=kind, **fields))
 
     def _write(self, line: Header | HistoryRecord) -> None:

@@ -89,7 +89,7 @@ def test_dry_run_changes_no_state(
 def test_dry_run_of_key_install_does_not_print_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """NIST: protect. Of what may be secret a trial shows nothing."""
+    """A dry run prints no secret."""
     monkeypatch.setattr(node_requests, "ask_links", None)
     assert main(["membership", "keys", "generate", str(tmp_path / "key")]) == 0
     assert main(["membership", "keys", "install", str(tmp_path / "key"), "--dry-run", "-o", "json"]) == 0

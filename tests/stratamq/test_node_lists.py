@@ -279,7 +279,7 @@ BAD = [
     (("--best", "queued", "--after", "nonsense"), "cursor works in node order"),
     (("--limit", "0"), "use 1 to 100000"),
     (("--limit", "10000000"), "use 1 to 100000"),
-    (("--node", "edge-9"), "unknown node 'edge-9'"),
+    (("--node", "edge-9"), "no node 'edge-9' in this cluster"),
     (("--node", "storage-0"), "clients are at edge nodes"),
     (("--after", "nonsense"), "not a cursor"),
     (("--timeout", "31"), "at most 30 s"),

@@ -12,7 +12,7 @@ from wire.messages.topic_rows import RetainedMessageRow
 async def test_retained_clear_with_silent_node_deletes_no_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is lost is said first, and of a silent node's messages nobody can say it."""
+    """The messages of a silent node are unknown."""
     cluster = ScriptedCluster(tmp_path, storages=2)
     cluster.put("storage-0", "retained", RetainedMessageRow(topic="a/1", bytes=3))
     cluster.replies["retained clear"] = AdminReply(0, True, {"nodes": []})

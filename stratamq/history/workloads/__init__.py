@@ -1,4 +1,4 @@
-"""The table of workloads: name to what its clients do.
+"""The table of workloads: name -> class.
 
 Each is bounded in clients, in what it leaves open and, by the run, in time.
 """

@@ -1,7 +1,7 @@
 """rebalance: queues, registers and fights for sessions at once, over many sessions and topics (R16).
 
-The placement is changed by whoever runs the recording; every promise must hold meanwhile, so the work is a bit of
-everything that placement moves: queues, in-flight messages, retained topics, session owners.
+The caller changes the placement during the run; all guarantees must hold. The work covers all moved state: queues,
+in-flight messages, retained topics, session owners.
 """
 
 from __future__ import annotations

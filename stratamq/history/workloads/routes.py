@@ -1,8 +1,8 @@
 """routes: subscribe and unsubscribe churn, with publishes timed around SUBACK and UNSUBACK (R4, R5).
 
-Every round uses a topic of its own: another client publishes while SUBSCRIBE is on its way, right after SUBACK, and
-after UNSUBACK. A subscription whose message did not come in time is left standing, so that the end of the run
-can tell late from lost; their number is bounded.
+Every round uses its own topic: another client publishes while SUBSCRIBE is in flight, after SUBACK, and after UNSUBACK.
+A subscription without its message in time stays, so that the end of the run separates late from lost; their number is
+limited.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class WillsWorkload(Workload):
                 nursery.start_soon(self._live_and_die, mortal)
 
     async def finish(self) -> None:
-        """End what no longer works by itself."""
+        """Stop clients that no longer work."""
         for mortal in self.mortals:
             mortal.drop()
 

@@ -32,10 +32,10 @@ class Workload(abc.ABC):
         """Work until cancelled."""
 
     async def finish(self) -> None:  # noqa: B027 - most workloads have nothing to stop
-        """Stop churning and let everyone back in; called when the quiet phase begins, before it is waited out."""
+        """Stop disconnections and let all clients reconnect; called at the start of the quiet phase."""
 
     async def read_final_state(self) -> None:  # noqa: B027 - most have no state of their own
-        """Read what can only be read at rest; called when the quiet phase has been waited out."""
+        """Read the final state; called after the quiet phase."""
 
     def count(self, default: int, least: int = 2) -> int:
         """Return the number of programs asked for."""
