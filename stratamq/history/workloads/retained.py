@@ -24,7 +24,7 @@ __all__ = ["RetainedWorkload"]
 
 
 class RetainedWorkload(Workload):
-    """Of each three clients one writes, one reads, one observes."""
+    """A third of the clients write, a third read, a third observe."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

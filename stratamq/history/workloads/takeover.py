@@ -22,7 +22,7 @@ __all__ = ["TakeoverWorkload"]
 
 
 class TakeoverWorkload(Workload):
-    """A third of the programs have client identifiers of their own; the others contest them."""
+    """A third of the programs have unique client identifiers; the others share them."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -47,7 +47,7 @@ class TakeoverWorkload(Workload):
             nursery.start_soon(self._feed)
 
     async def finish(self) -> None:
-        """Leave the field to the first program of each client identifier."""
+        """Stop all but the first program of each client identifier."""
         for program in self.programs:
             program.drop()
         for program in self.programs[::PROGRAMS_PER_CLIENT]:
