@@ -280,7 +280,7 @@ BAD = [
     (("--limit", "0"), "use 1 to 100000"),
     (("--limit", "10000000"), "use 1 to 100000"),
     (("--node", "edge-9"), "no node 'edge-9' in this cluster"),
-    (("--node", "storage-0"), "clients are at edge nodes"),
+    (("--node", "storage-0"), "only edge nodes have clients"),
     (("--after", "nonsense"), "not a cursor"),
     (("--timeout", "31"), "at most 30 s"),
     (("--timeout", "0"), "at most 30 s"),
