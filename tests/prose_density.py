@@ -1,4 +1,4 @@
-"""Count the constructions that docs/contributing.md advises against, per 1 000 words of prose.
+"""Count the constructions that CONTRIBUTING.md advises against, per 1 000 words of prose.
 
     python -m tests.prose_density                 one row for each folder
     python -m tests.prose_density --worst 20      also the files with the highest density
