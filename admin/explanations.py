@@ -114,9 +114,9 @@ def check_topic(name: str) -> None:
         UserError: The name is empty, too long or has wildcards.
     """
     if not name:
-        raise UserError("an empty topic is no topic name", ExitCode.USAGE)
+        raise UserError("the topic name must not be empty", ExitCode.USAGE)
     if "+" in name or "#" in name or "\0" in name:
-        raise UserError(f"{name[:100]!r} is no topic name: it must not contain + or #", ExitCode.USAGE)
+        raise UserError(f"{name[:100]!r} is not a topic name: it must not contain + or #", ExitCode.USAGE)
     if len(name.encode("utf-8", "replace")) > 65_535:
         raise UserError(f"a topic name of {len(name)} characters: at most 65535 bytes", ExitCode.USAGE)
 

@@ -63,7 +63,7 @@ def check_origin(text: str) -> str:
     """
     if ORIGIN.fullmatch(text) is None:
         form = "EDGE/INCARNATION/NUMBER, as journal, queue and trace print it"
-        raise UserError(f"{text[:100]!r} is no origin: {form}", ExitCode.USAGE)
+        raise UserError(f"{text[:100]!r} is not an origin: {form}", ExitCode.USAGE)
     return text
 
 

@@ -389,5 +389,5 @@ def test_check_origin_invalid_text_is_refused() -> None:
     for good in (ORIGIN, "session/252-17/9", "will/3/4"):
         assert check_origin(good) == good
     for bad in ("", "edge-1", "edge-1/x/1", "a b/1/2", "edge-1/1/2/3", "session/252-17/9\n", "x" * 70_000):
-        with pytest.raises(UserError, match="is no origin"):
+        with pytest.raises(UserError, match="is not an origin"):
             check_origin(bad)

@@ -289,7 +289,7 @@ def test_page_cursors_complete_and_foreign_cursor_refused(place: Place) -> None:
             assert refused.status_code == 400, wrong
             assert "\n" not in refused.json()["detail"] and refused.json()["code"] in ("bad_request", "stale_cursor")
         refused = client.get("/messages/explain", params={"origin": "nonsense"})
-        assert refused.status_code == 400 and "is no origin" in refused.json()["detail"]
+        assert refused.status_code == 400 and "is not an origin" in refused.json()["detail"]
     place.cluster.admin("token", "revoke", "pages")
 
 

@@ -148,7 +148,7 @@ async def test_explanation_prints_verdict_once(cluster: ScriptedCluster, capsys:
     ]
     async with cluster.running():
         assert await cluster.command("topic", "explain", "no/body") == 0
-        assert capsys.readouterr().out.count("receives 'no/body'") == 1
+        assert capsys.readouterr().out.count("nobody gets 'no/body'") == 1
         assert await cluster.command("client", "explain", "dev7") == 0
         assert capsys.readouterr().out.count("its window is full") == 1
 
