@@ -99,7 +99,7 @@ def test_password_from_prompt(place: Place) -> None:
     """Typed twice, never shown; two different ones create no user, and a pipe is not a terminal."""
     command = [*place.cluster.command_line(), "user", "add", "tess", "--data", str(place.cluster.data)]
     code_differs, shown = at_terminal(command, ("password: ", "typed"), ("again: ", "typo"))
-    assert code_differs == ExitCode.USAGE and "the two differ" in shown and "typ" not in shown
+    assert code_differs == ExitCode.USAGE and "the passwords differ" in shown and "typ" not in shown
     piped = place.order("user", "add", "tess")
     assert piped.returncode == ExitCode.USAGE and "--password-fd" in piped.stderr
     code_same, shown = at_terminal(command, ("password: ", "typed word"), ("again: ", "typed word"))
@@ -193,7 +193,7 @@ def test_invalid_command_line_gets_one_line(place: Place) -> None:
         (("revoke", "1f"), 2, "--certificate"),
         (("revoke", "1f", "--token", "x"), 2, "--token"),
         (("revoke", "--token", "x", "--until", "1"), 2, "--until"),
-        (("revoke", "--certificate", f"{place.cluster.data}/tls/ca.pem", "--for", "1h"), 2, "good for longer"),
+        (("revoke", "--certificate", f"{place.cluster.data}/tls/ca.pem", "--for", "1h"), 2, "valid for longer"),
     ):
         result = place.order(*words)
         assert result.returncode == exit_code, (words, result)

@@ -442,7 +442,7 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
         subprocess.run(
             [*socket, "new-session", "-d", "-x", "80", "-y", "30", shlex.join(command)], check=True, timeout=PATIENCE_S
         )
-        place.cluster.wait_for(lambda: "Ctrl-C ends it" in screen(), "drawn", WAIT_S)
+        place.cluster.wait_for(lambda: "Ctrl-C quits" in screen(), "drawn", WAIT_S)
         drawn = screen()
         heads, *nodes = [line.split() for line in drawn.splitlines()[2:7]]
         assert {"NODE", "CLIENTS", "MSG_IN/S", "RSS"} <= {*heads} and "PRIMARIES" not in heads, drawn  # 80 columns
