@@ -159,7 +159,7 @@ class Hider:
     def _text(self, text: str, name: str) -> str:
         for find in self._known:
             text = find(text)
-        text = QUERY.sub(rf"\1={HIDDEN}", mask_urls(SECRET_FORMS.sub(HIDDEN, text)))
+        text = QUERY.sub(rf"\1={HIDDEN}", SECRET_FORMS.sub(HIDDEN, mask_urls(text)))
         for pattern in (IN_TEXT, AFTER_NAME):
             text = pattern.sub(lambda match: match[0] if _is_about(match[1]) else match[1] + match[2] + HIDDEN, text)
         if self._words is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -140,6 +140,7 @@ def test_a_secret_of_a_url_is_in_no_text(secret: str, part: str) -> None:
 
 
 @given(SECRET, PARTS)
+@example("Zq7~)+(-,c+$1$Yb=9Zq", "user")  # a password hash in it was masked first, and with it the end of the URL
 def test_a_secret_of_a_setting_is_in_no_log_answer_or_bundle(secret: str, part: str) -> None:
     """Each URL setting, accepted and refused."""
     url = url_with(secret, part)
