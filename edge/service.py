@@ -160,7 +160,7 @@ class EdgeService:
             self._process.reload.add(*shells.reloads, self._live_limits(loop))
             shells.register(self._process.metrics)
             self._process.lease = self.core.lease
-            show_process(self.core.operators.desk, self._process, self.core.node.journal)
+            show_process(self.core.operators.query_server, self._process, self.core.node.journal)
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
             audit.register(self._process.metrics)
@@ -408,7 +408,7 @@ class EdgeService:
         )
         self._dialling = LinkDialer(core.peers, lambda: core.map, seeds, self._rng)
         self._doors = ListenerEndpoints(core.node, self._listening, loop, self.accept)
-        core.operators.desk.show("listeners", self._doors.look())
+        core.operators.query_server.show("listeners", self._doors.look())
         drain_rate = self._config.edge.drain_rate
         self._drain = Drain(core.node, core.clients, self._doors, loop.kick, drain_rate, self._alive_loads)
         self._drain.register(metrics)

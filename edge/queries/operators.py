@@ -59,8 +59,10 @@ class EdgeOperators:
         self._peers = peers
         self.traces = traces
         sources = sources | traces.desk.sources()
-        self.desk = QueryServer(node.name, TIER_EDGE, EDGE_BOUNDS, sources, self.tell, lambda: node.map.epoch, utc_ms)
-        self.desk.traces = traces.desk
+        self.query_server = QueryServer(
+            node.name, TIER_EDGE, EDGE_BOUNDS, sources, self.tell, lambda: node.map.epoch, utc_ms
+        )
+        self.query_server.traces = traces.desk
         self.verbs: Callable[[PeerKey, Admin], AdminReply | None] = _no_verbs
 
     def take(self, key: PeerKey, message: Control) -> None:
@@ -69,7 +71,7 @@ class EdgeOperators:
         operator = operator_of(key)
         role = operator.role.name.lower() if operator is not None else ""
         if isinstance(message, Query):
-            self.desk.ask(self._node.now, key.node, role, message)
+            self.query_server.ask(self._node.now, key.node, role, message)
         elif isinstance(message, StartTrace | StopTrace):
             self.tell(key.node, self.traces.desk.asked(self._node.now, role, message))
         elif isinstance(message, Admin):
@@ -97,7 +99,7 @@ class EdgeOperators:
 
     def gone(self, key: PeerKey) -> None:
         """Remove an operator after the end of its link."""
-        self.desk.gone(key.node)
+        self.query_server.gone(key.node)
         self._peers.forget_operator(key)
 
     def turn(self, now: float) -> None:
@@ -106,12 +108,12 @@ class EdgeOperators:
             self.traces.step(now)
         if self.traces.desk.running:
             self.traces.follow(now)
-        if len(self.desk):
-            self.desk.turn(now)
+        if len(self.query_server):
+            self.query_server.turn(now)
 
     def next_deadline(self) -> float:
         """Return when ``turn`` has work; infinity without queries and traces."""
-        return min(self.desk.next_deadline(), self.traces.next_deadline())
+        return min(self.query_server.next_deadline(), self.traces.next_deadline())
 
 
 def _no_verbs(key: PeerKey, question: Admin) -> AdminReply:

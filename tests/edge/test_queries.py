@@ -371,7 +371,7 @@ def test_closed_operator_leaves_no_peer() -> None:
         edge.turn()
     assert len(edge.core.peers.connected()) == before
     assert all(edge.core.peers.get(f"admin:operator/{name}") is None for name in range(40))
-    assert len(edge.core.operators.desk) == 0
+    assert len(edge.core.operators.query_server) == 0
     assert edge.core.hot.generation == generation
 
 
@@ -431,7 +431,7 @@ def test_forbidden_frames_of_operators_are_refused(kind: int) -> None:
 def test_every_query_kind_of_an_edge_has_rows() -> None:
     edge = Edge()
     core: EdgeCore = edge.core
-    shown = core.operators.desk.kinds()
+    shown = core.operators.query_server.kinds()
     assert set(shown) <= {what for what, kind in LOOK_KINDS.items() if "edge" in kind.tiers}
     for what, source in shown.items():
         assert set(source.columns) <= set(LOOK_KINDS[what].row.__struct_fields__), what

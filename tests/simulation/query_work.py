@@ -245,7 +245,7 @@ class QueryWork:
         await sleep(max(TRACE_S))
         for name in self._tracing():
             node: Any = self._cluster.nodes[name]
-            if node.up and node.core.operators.desk.traces.running:
+            if node.up and node.core.operators.query_server.traces.running:
                 self.failures.append(f"{name} still traces at rest")
 
     def _has_subscription(self, client_id: str) -> bool:

@@ -200,8 +200,8 @@ def test_nodes_show_the_kinds_that_they_answer() -> None:
     looking = Looking()
     nodes: dict[str, Any] = dict(looking.scene.cluster.nodes)
     shown = {
-        "edge": nodes["e1"].core.operators.desk.kinds(),
-        "storage": nodes["s1"].core.operators.desk.kinds(),
+        "edge": nodes["e1"].core.operators.query_server.kinds(),
+        "storage": nodes["s1"].core.operators.query_server.kinds(),
         "router": nodes["r1"].core.looks.kinds(),
     }
     for tier, sources in shown.items():

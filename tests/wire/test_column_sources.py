@@ -18,7 +18,7 @@ LATER = {"matches": {"detail"}}  # set by the caller that authorizes the message
 def given() -> dict[str, set[str]]:
     """Return the columns filled by the cores of all tiers, by kind."""
     desks = (
-        Edge().core.operators.desk,
+        Edge().core.operators.query_server,
         Cluster(partitions=1).primary(0).core.operators.query_server,
         RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterLimits()).looks,
     )

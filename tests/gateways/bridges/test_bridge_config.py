@@ -45,7 +45,7 @@ ERRORS = [
     ("", "no bridge: write [bridge.<name>]"),
     ("[bridges.x]\n", "unknown room bridges"),
     ("[bridge\n", "not TOML"),
-    ("[bridge.'a b']\nkind = 'mqtt'\n", "bridge 'a b': a name has letters"),
+    ("[bridge.'a b']\nkind = 'mqtt'\n", "bridge 'a b': a name consists of letters"),
 ]
 
 
