@@ -99,10 +99,10 @@ def test_read_ledgers_invalid_file_is_named(folder: Path, line: bytes) -> None:
     path = folder / "edge-9" / "zz.jsonl"
     path.parent.mkdir()
     path.write_bytes(line + b"\n")
-    with pytest.raises(NoLedger, match=r"zz\.jsonl: a line is no record"):
+    with pytest.raises(NoLedger, match=r"zz\.jsonl: a line is not a ledger record"):
         read_ledgers(folder, "edge-0/1/2")
 
 
 def test_read_ledgers_invalid_origin_is_refused(folder: Path) -> None:
-    with pytest.raises(NoLedger, match="no origin"):
+    with pytest.raises(NoLedger, match="is not an origin"):
         read_ledgers(folder, "what/\x1b[2J")

@@ -274,8 +274,8 @@ async def test_client_reference_to_unlisted_host_is_refused(caplog: pytest.LogCa
                 nursery.cancel_scope.cancel()
             assert connections[2:] == ["remote", "other"] and client.counts == {"references_followed": 1}
     lines = [record.getMessage() for record in caplog.records]
-    assert any(remote in line and reference in line and "is not followed: " in line for line in lines)
-    assert any(remote in line and reference in line and "not followed" not in line for line in lines)
+    assert any(remote in line and reference in line and "which is not permitted: " in line for line in lines)
+    assert any(remote in line and reference in line and "not permitted" not in line for line in lines)
 
 
 async def test_client_protocol_error_sends_disconnect_reason() -> None:

@@ -60,10 +60,7 @@ def test_certificate_expiry_is_warned_at_30_7_and_1_days(tmp_path: Path, caplog:
 
 
 def test_authority_expiry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With it, all certificates that it signed expire. In a chain or a file of several authorities the first expiry
-    counts,
-    for those that verify foreign servers the last one.
-    """
+    """The first expiry of a chain or of several authorities counts; for authorities of foreign servers the last one."""
     config = config_of(tmp_path)
     assert config.node.authority is not None and config.node.certificate is not None
     soon = DevelopmentAuthority(tmp_path / "soon", "soon", NOW - datetime.timedelta(days=AUTHORITY_DAYS - 40))
@@ -91,7 +88,7 @@ def test_authority_expiry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFix
             ends.take(None)
             warnings += [(40 - day, record.getMessage()) for record in caplog.records]
     assert [days for days, text in warnings if " of tls.client_ca " in text] == [30, 7, 1]
-    assert {text.partition(" ends")[0].rpartition(" ")[2] for _, text in warnings} == {"tls", "tls.client_ca"}
+    assert {text.partition(" expires")[0].rpartition(" ")[2] for _, text in warnings} == {"tls", "tls.client_ca"}
 
 
 def test_certificate_ends_without_tls_is_empty(tmp_path: Path) -> None:

@@ -85,5 +85,5 @@ async def test_wrong_response_is_a_failure(kind: str, caplog: pytest.LogCaptureF
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert done == [7] and source.failures >= 1 and not source.keys
-    [line] = [record.message for record in caplog.records if "keys of tokens" in record.message]
-    assert f"http://127.0.0.1:{address[1]}/keys?***: " in line and SECRET not in caplog.text
+    [line] = [record.message for record in caplog.records if "fetching token keys" in record.message]
+    assert f"http://127.0.0.1:{address[1]}/keys?*** failed: " in line and SECRET not in caplog.text

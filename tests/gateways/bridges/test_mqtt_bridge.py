@@ -51,7 +51,7 @@ async def test_bridge_commands_and_clean_shutdown(tmp_path: Path) -> None:
         )
         assert json.loads(tried.stdout)[0]["target"] == "f/1"
         status = await trio.to_thread.run_sync(command, tmp_path, "status")
-        assert status.returncode == 4 and "no bridge process answers" in status.stderr
+        assert status.returncode == 4 and "no bridge process responds" in status.stderr
         bridge.start()
         await bridge.ready()
         shown = await trio.to_thread.run_sync(command, tmp_path, "status", "-o", "json")
