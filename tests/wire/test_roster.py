@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from wire.links.allowed import ROLE, is_early_stream, role_fault_of
-from wire.links.refusals import Refusals
+from wire.links.refusals import EARLY_S, Refusals
 from wire.links.roster import Roster, is_router
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
@@ -69,6 +69,17 @@ def test_roster_unregistered_router_is_refused_without_a_warning(
     assert role_fault_of(R9, said, roster) == ROLE
     Refusals(counts.append).refuse(1.0, R9, "x", ROLE, early=is_early_stream(R9, said, roster))
     assert (counts, [record.levelno for record in caplog.records]) == (["refused_role"], [level])
+
+
+def test_refusals_warn_of_an_unregistered_router_after_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """An unregistered router that keeps sending maps may hold a stolen certificate."""
+    caplog.set_level(logging.DEBUG)
+    counts: list[str] = []
+    refusals = Refusals(counts.append)
+    for now in (1.0, 1.0 + EARLY_S - 0.1, 1.0 + EARLY_S):
+        refusals.refuse(now, R9, "MapStep", ROLE, early=True)
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG, logging.DEBUG, logging.WARNING]
+    assert counts == ["refused_role"] * 3
 
 
 @pytest.mark.parametrize(

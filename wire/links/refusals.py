@@ -10,11 +10,12 @@ from collections.abc import Callable
 from conf.events import say
 from wire.messages.hello import PeerKey
 
-__all__ = ["Refusals"]
+__all__ = ["EARLY_S", "Refusals"]
 
 logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 10.0
+EARLY_S = 30.0  # routers of a starting cluster register within this time
 
 
 class Refusals:
@@ -28,6 +29,7 @@ class Refusals:
         self._count = count
         self._log_at = float("-inf")
         self._suppressed = 0
+        self._early_until: float | None = None  # set by the first early message
 
     def refuse(self, now: float, peer: PeerKey, what: str, reason: str, *, early: bool = False) -> None:
         """Count and log a refused message.
@@ -37,12 +39,16 @@ class Refusals:
             peer: The sender.
             what: The type of the message.
             reason: "tier", "identity", "role", "placement" or "owner".
-            early: It is normal while a cluster starts (``is_early_stream``).
+            early: The message is normal while a cluster starts (``is_early_stream``). For ``EARLY_S`` from the first
+                one, such messages are logged at debug level.
         """
         self._count(f"refused_{reason}")
         if early:
-            say(logger, "message.refused_early", what=what, tier=peer.tier, peer=ascii(peer.node), reason=reason)
-            return
+            if self._early_until is None:
+                self._early_until = now + EARLY_S
+            if now < self._early_until:
+                say(logger, "message.refused_early", what=what, tier=peer.tier, peer=ascii(peer.node), reason=reason)
+                return
         if now < self._log_at:
             self._suppressed += 1
             return
