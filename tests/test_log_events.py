@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 
 from conf.events import EVENTS, OTHER, fields_of
+from tests.packages import PACKAGES
 
 ROOT = Path(__file__).parent.parent
-ROOMS = (
-    *("access", "admin", "conf", "edge", "gateways", "jobs"),
-    *("membership", "mqtt", "router", "storage", "stratamq", "wire"),
-)
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 RESERVED = {"ts", "level", "event", "message", "node", "logger", "trace", "left_out", "exc_info"}
 OURS = "conf/events.py"
@@ -23,7 +20,7 @@ OURS = "conf/events.py"
 @cache
 def sources() -> list[tuple[str, ast.Module]]:
     """Return every file that may log."""
-    paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     texts = [(str(path.relative_to(ROOT)), path.read_text()) for path in paths]
     return [(path, ast.parse(text)) for path, text in texts if "logg" in text or "say(" in text or ".log(" in text]
 

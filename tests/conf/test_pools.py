@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from conf.admission import POOLS
+from tests.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("access", "admin", "conf", "edge", "gateways", "jobs", "membership", "router", "storage", "stratamq", "wire")
 SOURCES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for room in ROOMS
-    for path in sorted((ROOT / room).rglob("*.py"))
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
 }
 ROWS = {
     row[0]: row[1:]
