@@ -139,15 +139,15 @@ class LocalMerge:
         return {path: facts for path, facts in found.items() if facts is not None}
 
     def count_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, int]:
-        """Return the number of expired queue entries of each complete partition, as the merge noted it."""
+        """Return the number of expired queue entries of each complete partition, as counted by the merge."""
         return {chosen.partition: self._expired[chosen.partition] for chosen in selected if chosen.complete}
 
     def list_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, list[Range]]:
-        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        """Return expired entries, and those of expired sessions, as ranges: session, first and last session_seq."""
         return {chosen.partition: self._expired_ranges[chosen.partition] for chosen in selected if chosen.complete}
 
     def _note_expired(self, partition: int, rows: list[Row], sessions: dict[int, _Session], now_ms: int) -> None:
-        """Keep what ``count_expired`` and ``list_expired`` return: reading the files costs more than the merge."""
+        """Store the results of ``count_expired`` and ``list_expired``; reading the files again would cost more."""
         over = {number: one for number, one in sessions.items() if _has_expired(one, now_ms)}
         keys: set[bytes] = set()
         ranges: list[Range] = []

@@ -26,8 +26,8 @@ def read_rows(path: Path, *, damaged: bool = False, batches: list[Any] | None = 
     """Yield the rows of a file in their order.
 
     Args:
-        damaged: End silently where a changed file cannot be read further.
-        batches: Takes the Arrow batches too, for ``batch_rows``.
+        damaged: End without an error where a changed file becomes unreadable.
+        batches: Receives the Arrow batches as well, for ``batch_rows``.
     Raises:
         OSError: The file cannot be read (pyarrow's own errors are converted).
     """

@@ -37,7 +37,7 @@ __all__ = [
     "unavailable_reason",
 ]
 
-SMALL_ROWS = 200_000  # up to here compiling Spark's plans costs more than interpreting them
+SMALL_ROWS = 200_000  # up to here, compiling Spark's plans costs more than interpreting them
 ROWS_PER_TASK = 250_000  # of a shuffle, 40 MB of about 150 B each
 ROWS_PER_TASK_MIN = 25_000  # below that another core gains less than the start of its task costs
 FILES_PER_LISTING_TASK = 100
@@ -109,7 +109,7 @@ def open_session(
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "ERROR",
-                "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits alone are lowered; ICU loads long
+                "spark.sql.icu.caseMappings.enabled": "false",  # only hexadecimal digits are lowered; ICU loads slowly
                 **({"spark.driver.extraJavaOptions": _SMALL_JVM} if small else {}),
                 **(settings or {}),
             }
@@ -121,9 +121,9 @@ def open_session(
 
 
 def fit_to_size(session: SparkSession, rows: int) -> None:
-    """Set the plans and the tasks of a shuffle for an input of so many rows: the result is the same.
+    """Configure query plans and shuffle tasks for an input of ``rows`` rows. Results do not depend on it.
 
-    A number of tasks that the session was started with is an upper bound.
+    A ``spark.sql.shuffle.partitions`` from the start of the session is an upper bound.
     """
     started_with = session.sparkContext.getConf()
     for name, small in _SMALL.items():
@@ -137,7 +137,7 @@ def fit_to_size(session: SparkSession, rows: int) -> None:
 
 
 def shuffle_tasks(rows: int, cores: int, most: int | None = None) -> int:
-    """Return the number of tasks of a shuffle of so many rows, at least 1 and at most ``most``.
+    """Return the number of tasks of a shuffle of ``rows`` rows, at least 1 and at most ``most``.
 
     Spark's default of 200 is too much for a million rows, as a task takes 0.1 s by itself, and too little for 10^9.
     """
@@ -154,7 +154,7 @@ def tasks_max(session: SparkSession) -> int | None:
 
 
 def limit_listing_tasks(session: SparkSession, files: int) -> None:
-    """Set the tasks that look up so many files before they are read; Spark's default is a task per file."""
+    """Set the number of tasks that list ``files`` files. Spark's default is one task for each file."""
     if session.sparkContext.getConf().get(_LISTING_TASKS) is None:
         session.conf.set(_LISTING_TASKS, str(files // FILES_PER_LISTING_TASK + 1))
 

@@ -49,9 +49,9 @@ class SparkAudit:
         """Prepare the session for this number of rows in files and ledgers."""
         self._replicas, self._stores = replicas, stores
         self._spark.conf.set("spark.sql.adaptive.enabled", "true")
-        # Coalescing would leave the cached rows in one or two partitions, and all rules after it to one core.
+        # Coalescing would leave the cached rows in one or two partitions, and later rules on one core.
         self._spark.conf.set(_COALESCE, "false")
-        # The cached rows lie by partition: windows, groups and joins that have partition among their keys stay there.
+        # The cached rows are partitioned: windows, groups and joins with partition among their keys need no shuffle.
         self._spark.conf.set("spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "false")
         self._spark.conf.set("spark.sql.requireAllClusterKeysForCoPartition", "false")
         fit_to_size(self._spark, rows)
@@ -219,7 +219,7 @@ class SparkAudit:
 
     def tables(self, newest: Mapping[int, int], now_ms: int) -> dict[str, list[dict[str, Any]]]:
         """Return the small tables of the report, from one replica of each partition."""
-        self._spark.conf.set(_COALESCE, "true")  # the cached rows are in place; what is shuffled now is a few groups
+        self._spark.conf.set(_COALESCE, "true")  # the rows are cached; later shuffles have few groups
         return collect_tables(self._newest_copies(newest), now_ms)
 
     def close(self) -> None:
