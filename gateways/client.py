@@ -84,8 +84,7 @@ class ClientUser(Protocol):
 
 
 # Largest number of in-flight QoS 2 messages at a 3.1.1 broker, which sends no Receive Maximum. Mosquitto 2.0
-# disconnects a
-# client with more, again after each reconnection.
+# disconnects a client with more, again after each reconnection.
 WINDOW_3_1_1 = 20
 
 

@@ -1,11 +1,10 @@
 """The spool of a gateway: rows by kind and key in one SQLite file; each transaction is synced.
 
 Validates the file at start, carries out transactions, and enforces the size bound. The writer thread is in
-``gateways/spool_thread.py``. Decision: docs/adr/0089-spool.md.
-SQLite's exclusive lock admits one process. After an unclean shutdown the whole file is checked before any read; each
-row
-has its own checksum. While the spool is open, ``verify_slice`` verifies it in slices
-(docs/adr/0190-running-spools-are-looked-at.md).
+``gateways/spool_thread.py``. SQLite's exclusive lock admits one process. After an
+unclean shutdown the whole file is checked before any read; each row has its own checksum. While the spool is open,
+``verify_slice`` verifies it in slices (docs/adr/0190-running-spools-are-looked-at.md).
+Decision: docs/adr/0089-spool.md.
 """
 
 from __future__ import annotations

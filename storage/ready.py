@@ -28,13 +28,11 @@ class StorageReady:
     writes: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     sends: list[Output] = field(default_factory=list)
     next_deadline: float = float("inf")
-    condemned: list[tuple[PeerKey, str]] = field(
-        default_factory=list
-    )  # peers that violated the protocol, and how: close their links
+    # Peers that violated the protocol, and how: close their links
+    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)
     orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, forwarded order)
     ended: bool = False  # the map declares this incarnation dead: restart the node
-    left: list[Event] = field(
-        default_factory=list
-    )  # unprocessed events: they are the first of their peers in a later quantum
+    # Unprocessed events: they are the first of their peers in a later quantum
+    left: list[Event] = field(default_factory=list)
     goes_on: bool = False  # the iteration has not ended: it returns no work yet
     stopped: bool = False  # the orderly stop is complete: end the process

@@ -62,9 +62,8 @@ def _read_facts(der: bytes) -> CertificateFacts:
     return certificate_facts(der, KINDS, ocsp=False)
 
 
-_cached_facts = lru_cache(CACHED_MAX)(
-    _read_facts
-)  # a pure function of the bytes; dates and lists are checked at each login
+# A pure function of the bytes; dates and lists are checked at each login
+_cached_facts = lru_cache(CACHED_MAX)(_read_facts)
 
 
 def facts_of(

@@ -67,9 +67,8 @@ class ClientRights:
         # Clients with filters of former connections for the sweep, and the filters already checked at once.
         self.resumed: deque[tuple[AuthorizedClient, list[str]]] = deque()
         self.untold: deque[AuthorizedClient] = deque()  # too many such filters for one message
-        self.revoke_shares: Callable[[Any], list[str]] = (
-            lambda _: []
-        )  # set by the sweep, for checks that cannot wait for it
+        # Set by the sweep, for checks that cannot wait for it
+        self.revoke_shares: Callable[[Any], list[str]] = lambda _: []
         self.renewals = 0  # clients that got other rights
         self._classes: RightsClasses | None = None
         if book is not None:

@@ -18,8 +18,7 @@ def is_resource_exhausted(error: BaseException | None) -> bool:
     """Return whether an error, or its cause, is a lack of local resources.
 
     trio groups the errors of several addresses: then each must be one. A host without IPv6 reports for ::1 the same
-    error
-    as without a free port, even if the edge is reachable at the other address.
+    error as without a free port, even if the edge is reachable at the other address.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(is_resource_exhausted(each) for each in error.exceptions)

@@ -1,8 +1,7 @@
 """Rules of a bridge between brokers: topic names on the other side, and loop detection.
 
 The first matching line applies to a message. At MQTT 5 the user property ``bridge-path`` lists the bridges that
-forwarded
-a message. A message that passed this bridge, or eight bridges, is dropped.
+forwarded a message. A message that passed this bridge, or eight bridges, is dropped.
 """
 
 from __future__ import annotations

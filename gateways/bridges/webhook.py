@@ -1,8 +1,7 @@
 """An HTTP server as a sink: batches by signed POST, with an idempotency key.
 
 2xx means done; 4xx except 408 and 429 rejects. All other results, including redirects, are retried, after Retry-After
-if
-given. An answer is read up to a bound and a time.
+if given. An answer is read up to a bound and a time.
 """
 
 from __future__ import annotations

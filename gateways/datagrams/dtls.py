@@ -43,9 +43,8 @@ FILE_BYTES_MAX = 1024 * 1024
 DTLS_1_2 = 0xFEFD
 CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 
-_peer_certificates: ContextVar[list[bytes]] = ContextVar(
-    "_peer_certificates"
-)  # peer certificate of this task's handshake
+# Peer certificate of this task's handshake
+_peer_certificates: ContextVar[list[bytes]] = ContextVar("_peer_certificates")
 
 
 class DtlsFiles:

@@ -97,8 +97,7 @@ class Jurisdiction:
 
         Returns:
           The refusal code; the child that it renews, or that has a subtree above it (NOT_MINE, send JOIN there); None
-          if the
-          subtree can be granted.
+          if the subtree can be granted.
         """
         subtree = wanted.subtree
         if subtree not in self._grants.get(name, ()):

@@ -1,8 +1,7 @@
 """Cookies: a sender proves that it receives datagrams at its address by echoing a cookie.
 
 A cookie is a keyed hash of the address and the minute, so no state is kept for unproved addresses. Until it is echoed,
-a
-node sends an address at most three times the bytes received from it (RFC 9000, 8.1).
+a node sends an address at most three times the bytes received from it (RFC 9000, 8.1).
 """
 
 import hmac

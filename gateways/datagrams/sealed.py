@@ -6,12 +6,11 @@
   DATA    3, session 8, counter 8, AES-256-GCM of the packet           both ways, a key for each direction
 
 A node creates a session only for an OPEN that the device's key has signed over a cookie of this address. A recorded
-OPEN
-creates none: its cookie is of another address, time or process. Within the cookie's lifetime the node remembers the
-nonces of each name: a repeated OPEN gets the same OPENED and creates no second session. An old session stays until the
-new one has sent a datagram. The keys derive from both nonces: a device needs no stored counter. A session lasts 24 h or
-2**31 datagrams. It survives a change of its address: the node requests a cookie from the new one. A packet grows by
-33 bytes.
+OPEN creates none: its cookie is of another address, time or process. Within the cookie's lifetime the node remembers
+the nonces of each name: a repeated OPEN gets the same OPENED and creates no second session. An old session stays until
+the new one has sent a datagram. The keys derive from both nonces: a device needs no stored counter. A session lasts 24
+h or 2**31 datagrams. It survives a change of its address: the node requests a cookie from the new one. A packet grows
+by 33 bytes.
 """
 
 from __future__ import annotations
@@ -179,8 +178,7 @@ class SealedPort:
 
         Returns:
           The peer, its verified name, whether this address is proved, and the packet; None for a handshake and for an
-          invalid
-          datagram.
+          invalid datagram.
         """
         kind = datagram[0] if datagram else 0
         if kind == DATA and len(datagram) >= SEALED_BYTES:

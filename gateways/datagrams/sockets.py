@@ -1,8 +1,7 @@
 """Datagrams between a socket and a core: read, handled and answered in batches.
 
 One wake-up per datagram would dominate the cost, so up to 64 are read at once. Datagrams that the kernel does not
-accept
-are dropped and counted: QoS 1 repeats them.
+accept are dropped and counted: QoS 1 repeats them.
 """
 
 from __future__ import annotations

@@ -281,8 +281,7 @@ class Capture:
         """Handle the marker; return True if it completes a change.
 
         It is acknowledged only after all earlier copies. Otherwise, after a crash, those would be redelivered for
-        filters that
-        are already forgotten. An unacknowledged marker is redelivered behind them.
+        filters that are already forgotten. An unacknowledged marker is redelivered behind them.
         """
         if not self._marker or number != self._marker:
             self._parts.ready.effects.append(AckHost(ref))

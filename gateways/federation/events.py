@@ -164,10 +164,8 @@ class HostUp(NamedTuple):
     """The session with the broker is connected; precedes each ``Captured`` of it.
 
     ``is_present`` is Session Present. A present session resends unanswered publishes by itself; otherwise the core
-    injects
-    them again, with the same refs. A starting core injects all messages owed to the broker. The shell ignores refs that
-    are
-    open in its restored session.
+    injects them again, with the same refs. A starting core injects all messages owed to the broker. The shell ignores
+    refs that are open in its restored session.
     """
 
     is_present: bool
@@ -181,8 +179,7 @@ class InterestChanged(NamedTuple):
     """Changed filters of the broker's clients, from an adapter; in doubt a filter counts as wanted.
 
     The adapter keeps its own rows; after a start it reports all filters once. Filters of shared subscriptions come
-    without
-    their share name.
+    without their share name.
     """
 
     added: Mapping[str, int]  # filter to the highest QoS

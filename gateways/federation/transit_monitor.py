@@ -1,9 +1,8 @@
 """Detection of neighbours that acknowledge custody but do not forward messages.
 
 Each agent counts received QoS 1 and 2 messages by capturing agent, and announces the counts in ``fd``. A sender
-compares
-them with the messages that it passed to a neighbour for that agent. A neighbour through which no message of a flow
-arrives for a while is distrusted. Pure logic. Decision: docs/adr/0187-who-passes-nothing-on.md.
+compares them with the messages that it passed to a neighbour for that agent. A neighbour through which no message of a
+flow arrives for a while is distrusted. Pure logic. Decision: docs/adr/0187-who-passes-nothing-on.md.
 """
 
 from __future__ import annotations

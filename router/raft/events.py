@@ -56,9 +56,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[str, ...] = ()  # of the bootstrap; empty: wait to be added as a learner
     learners: tuple[str, ...] = ()
     storage_ids: dict[str, int] = {}  # of the bootstrap, where known; others are bound at first contact
-    election_timeout_s: float = (
-        DEFAULT.election_timeout_s
-    )  # drawn between 1 and 2 times this; also the duration of stickiness to a leader
+    # Drawn between 1 and 2 times this; also the duration of stickiness to a leader
+    election_timeout_s: float = DEFAULT.election_timeout_s
     heartbeat_s: float = DEFAULT.heartbeat_s
     disk_stall_s: float = 2.0  # a leader whose own sync takes longer steps down; its clients would wait indefinitely
     max_entries_per_append: int = 512
@@ -66,9 +65,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inflight_appends: int = 8  # unanswered appends with entries per peer
     max_uncommitted_bytes: int = 64 << 20  # proposals beyond this are refused: "busy"
     max_pending_reads: int = 10_000
-    max_snapshot_bytes: int = (
-        256 << 20
-    )  # a larger one is refused; the largest map has 75 MB, the largest policy 128 MiB
+    # A larger one is refused; the largest map has 75 MB, the largest policy 128 MiB
+    max_snapshot_bytes: int = 256 << 20
     snapshot_chunk_bytes: int = 256 << 10
     trailing_entries: int = DEFAULT.trailing_entries
     promote_lag_entries: int = 1_000  # largest lag of a caught-up learner

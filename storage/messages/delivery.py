@@ -162,9 +162,8 @@ class PartitionDelivery:
 
     def _refusal(self, message: PublishMessage, targets: list[Target]) -> int:
         if message.share and not targets and message.qos:
-            return (
-                ReasonCode.TOPIC_FILTER_INVALID
-            )  # distinct from a member with a full queue: there is no such member here
+            # Distinct from a member with a full queue: there is no such member here
+            return ReasonCode.TOPIC_FILTER_INVALID
         if self._partition.settings.queue_full != "refuse" or not message.qos:
             return 0
         size = len(message.payload) + len(message.topic) + len(message.properties) + ENTRY_OVERHEAD_BYTES

@@ -301,9 +301,8 @@ class InFlightEntries:
     def _pass_over(self, session: DurableSession, entry: QueueEntry, size: int) -> None:
         """Consume a queued entry without an identifier that must not be sent."""
         session.forget(entry.session_seq, size)
-        passed_over = (
-            session.identifiers.allocate()
-        )  # each message uses up an identifier, as in brokers that number messages when queueing
+        # Each message uses up an identifier, as in brokers that number messages when queueing
+        passed_over = session.identifiers.allocate()
         if passed_over is not None:
             session.identifiers.release(passed_over)
         self._consumed.note(session, entry.body)

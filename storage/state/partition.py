@@ -92,9 +92,8 @@ class Partition:
         self._claims_after = 0  # the newest operation that changed owners of client IDs or their stored state
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
-        self._traced_commits: deque[tuple[int, bytes, tuple[int, int, int]]] = (
-            deque()
-        )  # number, topic, origin: of traced messages
+        # Number, topic, origin: of traced messages
+        self._traced_commits: deque[tuple[int, bytes, tuple[int, int, int]]] = deque()
         self._gated: deque[tuple[int, int, list[Output], int]] = deque()  # op_index, number, outputs, bytes of QoS 0
         self._qos0_bytes = 0  # bytes of QoS 0 behind the operation being built
         self._gated_qos0_bytes = 0  # and behind those that are not committed

@@ -20,9 +20,8 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     free_space_floor_percent: float = DEFAULT.free_space_floor_percent
     marker_sync_commits: PositiveInt = 64  # commits between syncs of the marker; lower costs one more sync per group
     key_bytes_max: int = Field(default=1024, ge=64, le=1024)  # lsm-db gets slow above, and no key of ours comes near
-    value_bytes_max: int = Field(
-        default=1024 * 1024, ge=1024, le=1024 * 1024
-    )  # above 2 GiB lsm-db loses values silently
+    # Above 2 GiB lsm-db loses values silently
+    value_bytes_max: int = Field(default=1024 * 1024, ge=1024, le=1024 * 1024)
 
 
 class GroupCommitSettings(BaseModel, frozen=True, extra="forbid"):

@@ -213,9 +213,8 @@ class WalStore:
             return
         if not self._may_flush:
             return
-        over = (
-            self._active_memtable if self._durable == self._number else None
-        )  # else a power loss may revert its deletions
+        # Else a power loss may revert its deletions
+        over = self._active_memtable if self._durable == self._number else None
         waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
         if waits:
             return

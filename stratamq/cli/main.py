@@ -121,9 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         return report([UserError(explain_conflict(error))])
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # `| head` closed the pipe: the flush at exit must not fail
+        # `| head` closed the pipe: the flush at exit must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except BaseExceptionGroup as group:
         alone = told_alone(group)

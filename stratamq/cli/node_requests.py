@@ -217,9 +217,8 @@ def _ask_each(access: "OperatorAccess", question: "Admin") -> tuple[Any, list[st
             failures.append(f"router {address}: {reply.error}")
             replies.append(reply.result or {})
             question.repeated |= "leads" not in replies[-1]  # the router accepted the order and lost leadership
-    led = len(access.routers) == 1 and any(
-        result.get("leader") for result in replies
-    )  # by a router that was not contacted
+    # By a router that was not contacted
+    led = len(access.routers) == 1 and any(result.get("leader") for result in replies)
     return None, failures, bool(replies) and not led
 
 

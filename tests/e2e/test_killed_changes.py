@@ -145,9 +145,8 @@ def test_thousand_streams_bounded_and_released(cluster: LocalCluster, token: str
             stream.sendall(asked)
         statuses = Counter(stream.recv(16)[9:12] for stream in streams)
         assert statuses[b"200"] == STREAMS_MAX // 2  # of one caller
-        assert (
-            statuses[b"200"] + statuses[b"503"] + statuses[b""] == STREAMS
-        )  # closed: beyond the address's connections
+        # Closed: beyond the address's connections
+        assert statuses[b"200"] + statuses[b"503"] + statuses[b""] == STREAMS
         for path in ("/me", "/clients", "/overview"):
             answer = httpx.get(f"{base}{path}", headers={"Cookie": cookie}, timeout=PATIENCE_S)
             assert answer.is_success, answer.text

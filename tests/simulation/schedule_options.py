@@ -4,6 +4,5 @@ from dataclasses import replace
 
 from tests.simulation.scene import EPHEMERAL
 
-PATIENT = replace(
-    EPHEMERAL, silence_s=60.0
-)  # a connection with a pending SUBACK is not read, so PINGREQ is not answered
+# A connection with a pending SUBACK is not read, so PINGREQ is not answered
+PATIENT = replace(EPHEMERAL, silence_s=60.0)

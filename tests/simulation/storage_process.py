@@ -162,9 +162,8 @@ class StorageProcess(LinkProcess):
         self.read_links()
         self.core.full = self.disk.full
         self.core.copies_max = self._goes_rng.choice(self.copies)
-        others_at = (
-            self.clock() if self._goes_rng.random() < 0.5 else float("inf")
-        )  # after one step, or after the iteration
+        # After one step, or after the iteration
+        others_at = self.clock() if self._goes_rng.random() < 0.5 else float("inf")
         try:
             ready = take_goes(self.core, self._events, self.clock, others_at, own=False)
         except StoreDamaged:  # the service ends, and quarantines its store at the next start

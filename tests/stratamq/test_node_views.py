@@ -157,9 +157,8 @@ async def test_msg_explain_finds_a_message_in_a_queue(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By origin with or without a topic, by queue entry, by packet, and an unknown one."""
-    cluster.put(
-        "storage-1", "sessions", SessionSummaryRow(client_id="dev7", queued=3)
-    )  # the longest queue, and the only one
+    # The longest queue, and the only one
+    cluster.put("storage-1", "sessions", SessionSummaryRow(client_id="dev7", queued=3))
     cluster.put("edge-1", "inflight", InFlightRow(client_id="dev7", direction="to", packet=4, seq=12))
     cluster.put("edge-1", "inflight", InFlightRow(client_id="dev7", direction="from", packet=9, state="unfinished"))
     async with cluster.running():

@@ -95,9 +95,8 @@ _MESSAGE = struct.Struct(">BBBBQQQQQIHHII")
 _MESSAGE_SIZES = struct.Struct(">xxBx44xHHII")  # flags, partitions and bytes of a MSG record
 _PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
-_OWNER = struct.Struct(
-    ">QQQ"
-)  # follows a user's name; skipped by edge/loop/records.py and storage/messages/fast_path_publish.py
+# Follows a user's name; skipped by edge/loop/records.py and storage/messages/fast_path_publish.py
+_OWNER = struct.Struct(">QQQ")
 _PUSH = struct.Struct(">QQIQHBIHII")
 _PUSH_ACK = struct.Struct(">QQIQBB")
 _PUBACK = b"\x04"

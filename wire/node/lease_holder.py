@@ -477,11 +477,9 @@ class LeaseHolder:
     def _moved(self, now: float) -> None:
         own = self.map.nodes.get(self.entry.node)
         if own is not None:
-            # A map from before our registration still shows a former incarnation, alive or dead; a lagging router sends
-            # it,
-            # or our own log when replayed. It does not concern this one. A map that shows this one dead does, even
-            # without
-            # an acknowledged registration: the answer may have been lost with its router.
+            # A map from before our registration still shows a former incarnation, alive or dead; a lagging router
+            # sends it, or our own log when replayed. It does not concern this one. A map that shows this one dead
+            # does, even without an acknowledged registration: the answer may have been lost with its router.
             newer = self._registered and own.incarnation > self.entry.incarnation
             dead = own.incarnation == self.entry.incarnation and own.state == NodeState.DEAD
             self.ended = self.ended or newer or dead

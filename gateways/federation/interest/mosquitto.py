@@ -9,8 +9,7 @@ Needs ``log_type subscribe``, ``unsubscribe`` and ``notice``, and ``connection_m
 
 Client identifiers and filters may contain spaces, so a line may have several readings. Each reading of a subscription
 counts; an ambiguous unsubscription or disconnection is ignored. A line of 1 000 bytes is truncated: the filter counts
-up
-to its last complete level, followed by ``#``. The time has any format, or is missing; the line of the agent's own
+up to its last complete level, followed by ``#``. The time has any format, or is missing; the line of the agent's own
 subscription shows how many ``: `` it contains. Source: Mosquitto 1.6 to 2.1, src/logging.c, src/subs.c.
 """
 
