@@ -121,7 +121,7 @@ def open_session(
 
 
 def fit_to_size(session: SparkSession, rows: int) -> None:
-    """Configure query plans and shuffle tasks for an input of ``rows`` rows. Results do not depend on it.
+    """Configure query plans and shuffle tasks for this number of rows; results are the same.
 
     A ``spark.sql.shuffle.partitions`` from the start of the session is an upper bound.
     """
@@ -154,7 +154,7 @@ def tasks_max(session: SparkSession) -> int | None:
 
 
 def limit_listing_tasks(session: SparkSession, files: int) -> None:
-    """Set the number of tasks that list ``files`` files. Spark's default is one task for each file."""
+    """Set the number of tasks that list files; Spark's default is one per file."""
     if session.sparkContext.getConf().get(_LISTING_TASKS) is None:
         session.conf.set(_LISTING_TASKS, str(files // FILES_PER_LISTING_TASK + 1))
 

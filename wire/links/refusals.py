@@ -15,7 +15,7 @@ __all__ = ["EARLY_S", "Refusals"]
 logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 10.0
-EARLY_S = 30.0  # routers of a starting cluster register within this time
+EARLY_S = 30.0  # routers register within it
 
 
 class Refusals:
@@ -39,8 +39,7 @@ class Refusals:
             peer: The sender.
             what: The type of the message.
             reason: "tier", "identity", "role", "placement" or "owner".
-            early: The message is normal while a cluster starts (``is_early_stream``). For ``EARLY_S`` from the first
-                one, such messages are logged at debug level.
+            early: Normal while a cluster starts (``is_early_stream``): for ``EARLY_S``, logged at debug level.
         """
         self._count(f"refused_{reason}")
         if early:
